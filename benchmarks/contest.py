@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from .measure import Ceilings, Work, clock, interleave, median_ratio, memory
 from .result import Bench, Result
 
 Arguments = tuple[Any, ...]
+COMPILED = ", compiled"  # behind the way of a peer: under `torch.compile`
 
 
 @dataclass(kw_only=True)
@@ -57,14 +58,22 @@ class Contest:
         found = mine()
 
         def build(way: str) -> Work:
-            candidate = work(self.peer(way), self.arguments(way))
-            self._assert_same(way, candidate(), found)
+            plain = way.removesuffix(COMPILED)
+            peer = self.peer(plain)
+            if plain != way:
+                torch._dynamo.reset()  # as many layers as there are rows are compiled from the same code
+                peer = cast(nn.Module, torch.compile(peer))
+            candidate = work(peer, self.arguments(plain))
+            self._assert_same(plain, candidate(), found)
             return candidate
 
         theirs = None
         if self.ways:
             build(self.reference)  # a difference is an error here; other ways are skipped if they differ
             way, theirs, skipped = best(self.ways, build, bench.device)
+            if bench.compiles:
+                way, theirs, more = best([way, way + COMPILED], build, bench.device)
+                skipped |= more
             fields |= {"way": way, "skipped": skipped}
         gradients = ["Theta"] * any(True for _ in ours.parameters()) + ["x"] * bool(self.inputs)
         with torch.set_grad_enabled(self.backward):

@@ -15,10 +15,13 @@ CLOSE = Effort(rounds=15, seconds=3.0, burst=0.02)
 
 
 class Bench:
-    """What all rows of a run share: the device, the effort, the machine's ceilings, and a cache of graphs."""
+    """What all rows of a run share: the device, the effort, the machine's ceilings, and a cache of graphs.
+
+    compiles: whether peers may be faster under `torch.compile`, too, which takes a minute for some.
+    """
 
     def __init__(self, quick: bool = False, device: str = "cpu") -> None:
-        self.quick, self.device = quick, device
+        self.quick, self.device, self.compiles = quick, device, device == "cuda"
         self.effort: Effort = QUICK if quick else FULL
         self.ceilings: Ceilings = ceilings(device, quick)
         self.graphs: dict[str, Any] = {}

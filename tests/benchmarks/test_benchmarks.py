@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,6 +17,7 @@ from torch_geometric.nn import GraphConv
 from benchmarks import (
     __main__ as command,
     batches,
+    contest,
     data,
     fill,
     flex,
@@ -500,6 +502,28 @@ def test_points_of_the_grid_are_rows(tmp_path: Path):
     assert gpu.measure([row], bench, tmp_path, seconds=0) == 0
     (found,) = gpu.results([row], tmp_path)
     assert rates.fit([found], True, "cpu")[0].startswith("- today: predictions are wrong by a factor of ")
+
+
+def test_peers_are_compiled_too(monkeypatch: pytest.MonkeyPatch):
+    """The fastest way of a peer is run as it is and under `torch.compile`; ours is not. One that fails is skipped."""
+    compiled, calls = [], count(2)
+    monkeypatch.setattr(torch, "compile", lambda module: (compiled.append(module), nn.Sequential(module))[1])
+    monkeypatch.setattr(nn.Sequential, "forward", lambda self, *args: self[0](*args))
+    monkeypatch.setattr(contest, "clock", lambda *args: 1 / next(calls))  # the last one tried is the fastest
+    bench = Bench(quick=True)
+    bench.compiles = True
+    row = next(row for row in rows() if isinstance(row, LayerRow) and row.layer.name == "GraphConv add")
+    result = row.run(bench)
+    assert result.way.endswith(", compiled")
+    assert [type(module) for module in compiled] == [GraphConv]
+
+    def refuse(module: nn.Module) -> nn.Module:
+        raise RuntimeError("cannot be compiled")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    result = row.run(bench)
+    assert not result.way.endswith(", compiled")
+    assert result.skipped[f"{result.way}, compiled"] == "RuntimeError: cannot be compiled"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
