@@ -129,6 +129,30 @@ def test_weights_that_learn_on_new_graphs(order: str, parameter: Any, monkeypatc
     assert not any(layer is conv for layer in planned)
 
 
+KNOWN: dict[str, tuple[Callable[[], bases.Basis], Any, bool]] = {  # a basis, a parameter, and whether weights learn
+    "one step": (bases.GCN, None, False),
+    "an order": (bases.GCN, theta.Separable(2), False),
+    "weights that learn": (bases.GCN, None, True),
+    "attention": (lambda: bases.GAT(2), theta.Heads(), False),
+}
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_new_graphs_of_a_known_form_are_not_bound_as_first_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    basis, parameter, learns = KNOWN[kind]
+    conv = BasisConv(P, 4, basis(), parameter, order="auto" if kind == "attention" else "a_first").double()
+    graphs = [(edges(seed), draw(E, seed=seed).abs().requires_grad_(learns)) for seed in range(5)]
+    calls = [graph if kind != "attention" else graph[:1] for graph in graphs]
+    peer, x = copy.deepcopy(conv), draw(N, P)
+    peer.fuse = False
+    expected = [peer(x, *call) for call in calls]
+    for call in calls[:3]:
+        conv(x, *call)
+    monkeypatch.setattr(BasisConv, "_bind", None)
+    for call, y in zip(calls[3:], expected[3:], strict=True):
+        close(conv(x, *call), y)
+
+
 def test_a_wrong_graph_of_a_known_form_is_refused() -> None:
     """Whatever was looked up by form, each graph's own numbers are looked at."""
     conv, x, good = BasisConv(P, Q, bases.Relations(R, "mean")).double(), draw(N, P), edges(0)

@@ -1,5 +1,6 @@
 """The plan is a pure function, is obeyed, and goes where the sizes say."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -180,6 +181,17 @@ def test_what_kernels_of_torch_take(conv: Callable[[], BasisConv], M: int, produ
     assert found.operations == 2 * B * products
     once = 3 * 10 if "Attention" in str(layer) else 0  # a parameter, which is read once for the batch
     assert found.bytes == 4 * (B * (numbers - once) + once)
+
+
+def test_what_attention_by_a_kernel_of_torch_takes_to_learn() -> None:
+    """The kernel's derivative takes twice as long as the kernel; keys and queries are taken to be as wide as values."""
+    B, M, P, Q = 4, 7, 3, 10
+    layer = BasisConv(P, Q, bases.Attention(2, Dot(5)), theta.Heads())
+    pairs, values = 2 * 2 * M * M * 5, M * P * Q
+    fixed, learning = torch.ones(B, M, P), torch.ones(B, M, P, requires_grad=True)
+    assert layer.plan(fixed)["native"].operations == 2 * B * (3 * pairs + values * (1 + 1 + 2))
+    assert layer.plan(learning)["native"].operations == 2 * B * (3 * pairs + values * (1 + 2 + 2))
+    assert layer.plan(learning)["phi"][1:5] == (0, 0, 0, math.inf)  # refused: it takes nothing
 
 
 def test_expansions_are_held_twice_where_x_learns() -> None:

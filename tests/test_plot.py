@@ -100,6 +100,8 @@ def test_what_is_wrong_is_said():
     bound = bases.Powers(3).bind(RING, size=4)
     with pytest.raises(ValueError, match="members: expected an integer from 0 to 2, got 3"):
         plot.spy(bound, members=[3])
+    with pytest.raises(ValueError, match=r"members: expected numbers of matrices, got 2; such as \[0, 2\]"):
+        plot.spy(bases.Shifts(10, [0, 1, 2]), members=2)
     with pytest.raises(ValueError, match="members: expected at least one"):
         plot.spy(bound, members=[])
     with pytest.raises(ValueError, match="basis: expected a Basis, where it is to be bound"):

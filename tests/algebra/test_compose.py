@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
-from torch_geometric.nn import BatchNorm, CGConv, GATConv, GCNConv, RGCNConv, SAGEConv
+from torch_geometric.nn import BatchNorm, CGConv, GATConv, GCNConv, Linear, RGCNConv, SAGEConv
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.algebra import compare, compose
@@ -663,6 +663,7 @@ BAD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
         lambda: nn.Linear(4, 2),
         "first: expected a layer whose width",
     ),
+    "lazy linear": (conv, lambda: Linear(-1, 2), "second: expected a layer whose width is known"),
     "function": (lambda: torch.relu, conv, "first: expected a layer, got"),
     "images": (lambda: nn.Conv2d(3, 4, 3), lambda: nn.Linear(4, 2), "second: expected a layer on images"),
     "images-nodes": (lambda: nn.Conv2d(3, 4, 3), lambda: BasisConv(4, 2, bases.Adjacency()), "two layers on images"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
-from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, theta
+from pyg_basisconv import BasisConv, GridConv, bases, compose, mechanisms, theta
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.reading import read_graph
 from tests.contract import refused
@@ -325,6 +325,12 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
+def sparse(column: int) -> Tensor:
+    """(5, 3), with a number in its first row."""
+    ptr = torch.tensor([0, 1, 1, 1, 1, 1])
+    return torch.sparse_csr_tensor(ptr, torch.tensor([column]), torch.ones(1), (5, 3), check_invariants=False)
+
+
 def network() -> bases.Basis:
     return bases.EdgeNetwork(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), 3)
 
@@ -405,6 +411,26 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
     "a batch in place of edges": (
         r"edge_index: .*; the graphs of a batch are passed by name, batch=",
         lambda: conv(bases.Bags())(X, torch.zeros(5).long()),
+    ),
+    "edges without numbers": (
+        "edge_index: expected numbers, got a tensor on 'meta', which has none",
+        lambda: conv().to("meta")(X.to("meta"), EDGES.to("meta")),
+    ),
+    "a matrix that learns, with repeated entries": (
+        "edge_index: expected a coalesced tensor, .*; coalesce",
+        lambda: conv(bases.Adjacency())(X, torch.sparse_coo_tensor(EDGES, torch.ones(4), (5, 5), requires_grad=True)),
+    ),
+    "sparse features beyond their width": (
+        r"x: expected column indices from 0 to 2, got \(7, 7\); rebuild",
+        lambda: conv()(sparse(7), EDGES),
+    ),
+    "sparse features of negative columns": (
+        r"x: expected column indices from 0 to 2, got \(-1, -1\); rebuild",
+        lambda: conv()(sparse(-1), EDGES),
+    ),
+    "a basis that has constants": (
+        "theta: expected 1 constants, .* got None; make the layer by compose",
+        lambda: conv(compose(conv(bases.GCN()), BasisConv(2, 2, bases.GCN())).basis)(X, EDGES),
     ),
     "a Data": ("x: .* got Data; pass data.x, data.edge_index", lambda: conv()(Data(x=X, edge_index=EDGES))),
     "mean of heads": (r"bases.GAT, got False; .*theta.Heads\('mean'\)", lambda: bases.GAT(8, concat=False)),
@@ -598,6 +624,11 @@ class Listed(bases.Basis):
 )
 def test_parts_of_a_list_of_edges_that_do_not_fit(wrong: Any, part: str) -> None:
     refused(f"edges.{part}", lambda: conv(Listed(**{part: wrong}))(X, EDGES))
+
+
+def test_weights_of_a_list_of_edges_in_a_column() -> None:
+    with pytest.raises(ValueError, match=r"^edges.weight: expected a number for each edge, \(E,\), got \(4, 1\)"):
+        conv(Listed(weight=torch.ones(4, 1)))(X, EDGES)
 
 
 @pytest.mark.parametrize("wrong", [None, 1.0], ids=str)

@@ -382,6 +382,7 @@ def test_trimmed_to_layers():
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "three lists of types": (lambda: HeteroBasisConv(3, 4, (*METADATA, [])), r"metadata: expected \(types of"),
     "metadata": (lambda: HeteroBasisConv(3, 4, [WRITES, CITES]), "metadata: expected"),
     "no edge types": (lambda: HeteroBasisConv(3, 4, (["author"], [])), "metadata: expected"),
     "an unknown node type": (lambda: HeteroBasisConv(3, 4, (["author"], [WRITES])), r"metadata: .*'writes'"),
@@ -432,6 +433,10 @@ CALLS: dict[str, tuple[tuple[Any, ...], str]] = {
     "weights of two dtypes": (
         (X, {CITES: E8, AT: E8}, {CITES: torch.ones(8), AT: torch.ones(8).half()}),
         "edge_weight_dict: expected weights of one dtype, such as torch.float32, got torch.float16",
+    ),
+    "weights elsewhere": (
+        (X, {WRITES: E8}, {WRITES: torch.ones(8, dtype=DOUBLE, device="meta")}),
+        "'writes'.*: expected a tensor on cpu, as the edges, got meta",
     ),
     "too few weights": ((X, {WRITES: E8}, {WRITES: torch.ones(7)}), "'writes'.*: expected one weight per edge"),
     "weights in a list": ((X, {WRITES: E8}, {WRITES: [1.0] * 8}), "'writes'.*: expected one weight per edge"),

@@ -50,6 +50,14 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "features without the batch": ("x", lambda: on_graph()(X, weights_of_a_batch())),
     "projected Dot with a bias": ("projected", lambda: Dot(projected=True, bias=True)),
     "projected Dot with an edge": ("projected", lambda: Dot(projected=True, edge_dim=2)),
+    "weights of a mask of several matrices": (
+        "weighted",
+        lambda: bases.Attention(2, Dot(3), bases.Edges(2), weighted=True),
+    ),
+    "features of edges in a mask of other pairs": (
+        "mask",
+        lambda: attention(Edge(2), bases.Adjacency() @ bases.Adjacency())(X, EDGES, edge_attr=ones(4, 2)),
+    ),
     "heads 0": ("heads", lambda: bases.Attention(0, Dot(3))),
     "heads negative": ("heads", lambda: bases.Attention(-1, Dot(3))),
     "heads float": ("heads", lambda: bases.Attention(2.0, Dot(3))),

@@ -258,6 +258,11 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "sites beyond the grid": ("sites", lambda: sites(sites=torch.tensor([[4, 0]]))),
     "sites beyond the last axis": ("sites", lambda: sites(sites=torch.tensor([[0, 5]]))),
     "sites negative": ("sites", lambda: sites(sites=torch.tensor([[0, -1]]))),
+    "sites sparse": ("sites", lambda: sites(sites=SITES.to_sparse())),
+    "sites of more samples than 62 bits can number": (
+        "shape",
+        lambda: flat(bases.Window((2**31 - 1,) * 2, 3, sites=SITES))(ROWS, batch=torch.tensor([0, 1, 1])),
+    ),
     "sites floats": ("sites", lambda: sites(sites=SITES.float())),
     "sites bool": ("sites", lambda: sites(sites=SITES.bool())),
     "sites a list": ("sites", lambda: sites(sites=SITES.tolist())),
