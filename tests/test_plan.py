@@ -121,6 +121,22 @@ def test_operations_of_sparse_orders_are_those_of_their_products(learns: tuple[s
     assert plan(p)["theta_first"].operations == 2 * products
 
 
+@pytest.mark.parametrize(("K", "B"), [(1, 1), (2, 1), (1, 2), (3, 2)])
+def test_bytes_of_sparse_orders_are_those_that_they_read_and_write(K: int, B: int) -> None:
+    """Of entries sources, weights and rows; the rows of results, and copies where these stand in another order."""
+    M, N, P, Q, E = 31, 53, 37, 23, 300
+    sizes = {"K": K, "M": M, "N": N, "P": P, "Q": Q, "B": B, "expand": Work(E, K * N, 1, 5), "gather": Work(E, N, 1, 5)}
+    found = plan(problem(**sizes, grad_theta=False))
+    copied = 2 * B * M * P if B > 1 else 0
+    dense = K * (B * N * P + P * Q + B * N * Q)
+    assert found["a_first"].bytes == 4 * (E * (2 + B * P) + K * N * B * P + 5 + copied + dense)
+    assert found["a_first"].memory == 4 * B * N * (K * P + Q)
+    copied = 2 * K * B * M * Q if K > 1 or B > 1 else 0
+    dense = B * M * P + P * K * Q + B * M * K * Q
+    assert found["theta_first"].bytes == 4 * (E * (2 + B * Q) + N * B * Q + 5 + copied + dense)
+    assert found["theta_first"].memory == 4 * B * (2 * K * M * Q + N * Q)
+
+
 def test_operations_of_what_is_there_already() -> None:
     """Features without a parameter, those that are mostly zeros, and products with A that are kept."""
     p = problem(K=2, M=3, N=5, P=7, Q=11, B=13, expand=Work(17, 10, 1), gather=Work(17, 5, 1), grad_theta=False)

@@ -442,6 +442,11 @@ def test_features_of_edges_that_no_one_reads() -> None:
         convert(made("GATv2Conv"))(x, edge_index, z)
 
 
+def test_features_wider_than_a_state() -> None:
+    with pytest.raises(ValueError, match=r"^x: expected at most 2 channels, got 3; make the layer as wide"):
+        convert(pyg.GatedGraphConv(2, 1))(torch.ones(N, 3), graph()[0])
+
+
 @pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv"])
 def test_loops_with_features_in_a_sparse_tensor_are_implemented_nowhere(kind: str) -> None:
     torch_sparse = pytest.importorskip("torch_sparse")

@@ -79,6 +79,11 @@ def test_no_images(kind: str, options: dict) -> None:
     assert convert(reference)(x).shape == reference(x).shape
 
 
+def test_upsampling_takes_images_of_its_axes() -> None:
+    with pytest.raises(ValueError, match=r"^input: expected images of 2d, got \(2, 3, 4\)"):
+        convert(torch.nn.Upsample(scale_factor=(2, 3)))(torch.ones(2, 3, 4))
+
+
 def test_grids_of_many_sizes_for_one_layer() -> None:
     reference = made("Conv2d", {"stride": 2, "padding": 1})
     ours = convert(reference)

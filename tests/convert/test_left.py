@@ -94,6 +94,11 @@ def of_linear() -> nn.Module:
     return changed(pyg.DirGNNConv(gcn()), lin=pyg.Linear(P, Q))
 
 
+def with_first(layer: pyg.ChebConv, matrix: pyg.Linear) -> pyg.ChebConv:
+    layer.lins[0] = matrix
+    return layer
+
+
 LEFT: dict[str, Callable[[], nn.Module]] = {
     f"CGConv: {why_not('CGConv')}": lambda: pyg.CGConv(P),
     "OwnMessages: no BasisConv of it is known": OwnMessages,
@@ -109,6 +114,16 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "GCNConv: it has hooks": lambda: hooked(gcn(), "lin"),
     "GCNConv: its forward() was replaced": lambda: changed(gcn(), forward=lambda x, edge_index: x),
     "GCNConv: one of its matrices is in a Linear": lambda: changed(gcn(), lin=nn.Linear(P, Q)),
+    "ChebConv: its matrices differ in dtype": lambda: with_first(
+        pyg.ChebConv(P, Q, 2), pyg.Linear(P, Q, bias=False).double()
+    ),
+    "ChebConv: its matrices differ in shape": lambda: with_first(
+        pyg.ChebConv(P, Q, 2), pyg.Linear(P, Q + 1, bias=False)
+    ),
+    "GINConv: its network is no nn.Module": lambda: pyg.GINConv(torch.relu),
+    "MultiheadAttention: its output projection is a Linear": lambda: changed(
+        nn.MultiheadAttention(E, H), out_proj=nn.Linear(E, E)
+    ),
     "GATConv: it is lazy: call it once before": lambda: pyg.GATConv(-1, Q),
     "GATConv: dropout=1.0 drops all weights": lambda: pyg.GATConv(P, Q, dropout=1.0),
     "MultiheadAttention: dropout=1.0 drops": lambda: nn.MultiheadAttention(E, H, dropout=1.0),

@@ -118,6 +118,8 @@ def test_bad_numbers() -> None:
         ours((x, None), *edges)
     with pytest.raises(ValueError, match="num_blocks"):
         convert(made("RGCNConv", {"num_blocks": 2}, in_channels=N))(numbers, *edges)
+    with pytest.raises(ValueError, match=r"x: expected numbers of nodes, torch.int64, got torch.int16; convert"):
+        ours(numbers.short(), *edges)
     fast = convert(made("FastRGCNConv", in_channels=N))
     with pytest.raises(ValueError, match="FastRGCNConv"):
         fast(numbers.flip(0), *edges)
