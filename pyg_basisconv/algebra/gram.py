@@ -203,7 +203,7 @@ class Gram:
     def dependent(self) -> list[str]:
         found, scaled, sentences = -self.relations.detach(), self._scaled_relations.detach(), []
         for j, d in enumerate(self._dependent):
-            large = (scaled[:, j].abs() > math.sqrt(self.rounding)) & (self.norms[d] > 0)
+            large = scaled[:, j].abs() > math.sqrt(self.rounding)  # none of a matrix of zeros
             terms = [(float(found[k, j]), k) for k in large.nonzero().flatten().tolist() if k != d]
             sentences.append(f"A_{d} = {written(terms)}")
         return sentences

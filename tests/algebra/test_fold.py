@@ -653,6 +653,17 @@ def test_hooks_within_and_around() -> None:
     assert fold(model).folded == []
 
 
+def test_numbers_that_are_drawn_twice_are_two_arguments() -> None:
+    """Though the calls that draw them read alike, as reads of one attribute or item do."""
+    nodes = torch.fx.Graph()
+    data = nodes.placeholder("data")
+    calls = [
+        nodes.call_function(f, (data, *more)) for f, *more in [(torch.rand_like,), (getattr, "x")] for _ in range(2)
+    ]
+    assert not tracing.same_argument(*calls[:2])
+    assert tracing.same_argument(*calls[2:])
+
+
 def test_weights_that_are_computed() -> None:
     model = drawn(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(P, H)), nn.BatchNorm1d(H)))
     folded = fold(model)

@@ -1,5 +1,7 @@
 """The two products: values, derivatives, dtypes, edges of the domain, and what they allocate."""
 
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -154,6 +156,18 @@ def test_transposed_pattern() -> None:
         close(spmm(x, None, p.T if fresh else pattern(*SHAPES["tall"]).T), A @ x)
         assert torch.equal(p.T.T.by_target.other, p.by_target.other)
     assert p.E == 12
+
+
+def test_patterns_are_saved_without_what_follows_from_them() -> None:
+    p = pattern(*SHAPES["tall"])
+    copies = p.copies(3)
+    assert p.by_target.ptr.numel() == 3
+    for one in (p, copies):
+        saved = pickle.loads(pickle.dumps(one))
+        assert {*vars(saved)} == {"source", "target", "M", "N"}
+        assert torch.equal(saved.source, one.source)
+        assert torch.equal(saved.target, one.target)
+        assert (saved.M, saved.N) == (one.M, one.N)
 
 
 class Largest(TorchDispatchMode):

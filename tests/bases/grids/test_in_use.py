@@ -173,6 +173,16 @@ def test_transposed_families_keep_their_grid() -> None:
     assert GridConv(3, 2, lifted.T)(torch.randn(2, 3, 4, 4, 4)).shape == (2, 2, 4, 4)
 
 
+def test_a_product_has_the_grid_of_its_last_factor_on_one() -> None:
+    shape = (3, 4)
+    window, narrower = bases.Window(shape, 3, padding=1), bases.Window(shape, (2, 2))
+    turned = bases.Resampling(shape, 2, (6, 2))  # as many points
+    assert (window @ turned).bind().target_grid == (6, 2)
+    assert (narrower @ bases.Identity()).bind().target_grid == (2, 3)
+    gathered = (window @ bases.Adjacency()).bind(torch.tensor([[0, 11], [1, 4]]), size=(12, 5))
+    assert gathered.target_grid is None
+
+
 def test_sparse_images_are_refused() -> None:
     with pytest.raises(ValueError, match="image: expected a dense tensor"):
         GridConv(1, 1, WINDOW)(torch.ones(2, 1, 4, 4).to_sparse())
