@@ -302,6 +302,7 @@ def test_dropout_of_taps_leaves_channels_of_a_head_together(kind):
         (lambda: RoutingBlock(6, heads=True, hidden=4), "heads"),
         (lambda: AttentionPooling(6, hidden=2)(torch.ones(3, 6), torch.tensor([0, 1])), "batch"),
         (lambda: AttentionPooling(6, hidden=2)(torch.ones(3, 5), torch.tensor([0, 1, 1])), "x"),
+        (lambda: CausalAttention(6, heads=2)(torch.ones(3, 6).to_sparse()), "x"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(make, argument):

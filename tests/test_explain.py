@@ -411,6 +411,23 @@ def test_bound_bases_of_unknown_edges_are_refused() -> None:
         explained(conv, edge_index, torch.ones(g.E), lambda: conv(x, turned))
 
 
+class Reversed(bases.Basis):
+    """The edges turned round, as a basis of one's own may give them."""
+
+    def edges(self, graph: Any) -> bases.EdgeList:
+        return bases.EdgeList(torch.zeros_like(graph.source), graph.target, graph.source, graph.weights)
+
+
+def test_entries_that_are_not_the_edges_are_refused() -> None:
+    g, conv = RANDOM, make(Reversed(1))
+    x, edge_index = draw(g.M, 3), tensors(g)["edge_index"]
+    with pytest.raises(ValueError, match="basis: expected edges that begin with those of the graph, to be masked"):
+        explained(conv, edge_index, torch.ones(g.E), lambda: call(conv, x, g))
+    symmetric = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    found = explained(conv, symmetric, torch.tensor([1.0, 0.0, 0.5]).double(), lambda: conv(x, symmetric))
+    close(found, conv(torch.diag_embed(torch.tensor([1, 0, 0.5, 0, 0, 0]).double()[: g.M]) @ x, symmetric))
+
+
 def test_masks_that_do_not_fit_are_refused() -> None:
     g, conv = RANDOM, make(bases.Adjacency())
     x, edge_index = draw(g.M, 3), tensors(g)["edge_index"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.basis import BoundBasis
 from pyg_basisconv.content import Inputs
-from pyg_basisconv.costs import MACHINES, Estimate, Problem, Tally, Work
+from pyg_basisconv.costs import MACHINES, Estimate, Problem, Tally, Work, format_amount
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.orders import ORDERS, Contracted, Order
 from pyg_basisconv.orders.compacted import Compaction, Offer
@@ -406,6 +406,11 @@ def test_the_sentence_agrees_with_the_times(M: int) -> None:
 def test_times_are_in_units_that_fit() -> None:
     found = [_time(s) for s in (2e-7, 0.00061264, 0.00099949, 0.0009996, 0.0025, 0.9994, 0.9996, 1.93, 75.25)]
     assert found == ["0.2 us", "613 us", "999 us", "1 ms", "2.5 ms", "999 ms", "0.9996 s", "1.93 s", "75.25 s"]
+
+
+def test_amounts_are_in_units_that_fit() -> None:
+    found = [format_amount(n) for n in (0, 999, 1000, 123_456, 2e9, 9.99e14, 2.5e15, 1.5e18)]
+    assert found == ["0 ", "999 ", "1 K", "123 K", "2 G", "999 T", "2.5 P", "1.5e+03 P"]
 
 
 def test_what_is_as_fast_is_not_called_faster() -> None:

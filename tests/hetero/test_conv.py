@@ -179,6 +179,10 @@ def test_types_without_edges_or_nodes():
     torch.testing.assert_close(found["paper"], conv(x, none)["paper"])
 
 
+def test_it_prints_its_widths_and_relations():
+    assert str(layer(WIDTHS)) == f"HeteroBasisConv({WIDTHS}, 4, num_relations=6)"
+
+
 def test_batches():
     conv, x, edges = layer(WIDTHS), features(WIDTHS, 2, 3), graph()
     found = conv(x, edges)

@@ -162,6 +162,10 @@ def test_the_probability_to_teach_falls_from_one_to_zero():
     assert inverse_sigmoid(10**9, decay) == 0
 
 
+def test_it_prints_its_horizon() -> None:
+    assert str(make()).splitlines()[1] == "  horizon=3"
+
+
 def targets(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64)
 
