@@ -763,6 +763,19 @@ def test_pieces(case: str, block: int, run: int, monkeypatch: pytest.MonkeyPatch
     check_family(c)
 
 
+def test_pieces_are_of_one_head_and_of_few_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a ring whose six nodes see two others each."""
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 1)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.TARGETS_BLOCK", (4, 4))
+    node = torch.arange(6)
+    ring = torch.stack([torch.cat([node, node]), torch.cat([(node + 1) % 6, (node + 2) % 6])])
+    conv = BasisConv(3, 4, bases.Attention(2, mechanisms.Dot(3), bases.Adjacency()), theta.Heads())
+    _, A = conv(torch.randn(6, 3), ring, return_attention=True)
+    found = [(piece.copies, piece.targets, piece.entries, entries.E) for piece, entries in A.pieces]
+    targets, entries = [slice(n, n + 2) for n in (0, 2, 4)], [slice(e, e + 4) for e in (0, 4, 8)]
+    assert found == [(slice(k, k + 1), n, e, 4) for k in range(2) for n, e in zip(targets, entries, strict=True)]
+
+
 @pytest.mark.parametrize("case", ["gat", "dot-dense", "band"])
 @pytest.mark.sweep(1)
 def test_dropout_in_blocks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
