@@ -264,6 +264,10 @@ class BoundAttention(MemberByMember):
         The edges are those of the graph if `edge_attr` was given, all pairs m N + n if there is no mask, and otherwise
         the entries of the mask, in its order.
         """
+        return self._incidence(0)
+
+    def _incidence(self, more: int) -> BoundBasis:
+        """The same, with so many rows more, of no edges."""
         if self.batch:
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
@@ -275,6 +279,7 @@ class BoundAttention(MemberByMember):
         else:
             edge = torch.arange(e.E, device=self.device) if order is None else order.long()
         edge, weight, row = _of_edges(edge, self.weights().flatten(1), e.pattern.row)
+        size += more
         pattern = Pattern(edge, row, size, e.N)
         return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
 
@@ -293,8 +298,8 @@ class BoundAttention(MemberByMember):
         return self._weights_by_incidence(edges)
 
     def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
-        edge_attr = _with_a_first_row(edge_attr)
-        sums = self.incidence  # of features, or of values where these are narrower: those of all edges are not stored
+        E, edge_attr = edge_attr.shape[0], _with_a_first_row(edge_attr)
+        sums = self._incidence(edge_attr.shape[0] - E)  # of features, or of values where these are narrower: those of all edges are not stored
         if values.inner > values.P:
             return values.contract(sums.expand(edge_attr))
         return values.gather(sums, values.project(edge_attr))
