@@ -160,11 +160,13 @@ def test_export(name: str) -> None:
     close(program(**square), model(**square), tolerance=1e-5)
 
 
-def test_images_of_any_size() -> None:
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_images_of_any_size(mode: Any) -> None:
     window = bases.Window(None, (3, 3), stride=2, padding=1)
     model = nn.Sequential(GridConv(3, 4, window), nn.ReLU(), convert(nn.AvgPool2d(2)))
     height, width = Dim("height", min=8), Dim("width", min=8)
-    program = export(model.eval(), (torch.randn(2, 3, 20, 31),), dynamic_shapes=({2: height, 3: width},)).module()
+    with mode():
+        program = export(model.eval(), (torch.randn(2, 3, 20, 31),), dynamic_shapes=({2: height, 3: width},)).module()
     for size in ((8, 8), (15, 40)):
         x = torch.randn(2, 3, *size)
         close(program(x), model(x), tolerance=1e-5)

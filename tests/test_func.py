@@ -36,7 +36,9 @@ def check_transforms(layer: torch.nn.Module, run, x: Tensor) -> None:
     parameters = {name: p.detach() for name, p in layer.named_parameters()}
     ensemble = {name: torch.stack([p, 0.5 * p - 0.1]) for name, p in parameters.items()}
     loop = torch.stack([run({name: p[i] for name, p in ensemble.items()}, x) for i in range(2)])
-    close(vmap(run, in_dims=(0, None))(ensemble, x), loop)
+    for grad_mode in (True, False):
+        with torch.set_grad_enabled(grad_mode):
+            close(vmap(run, in_dims=(0, None))(ensemble, x), loop)
 
     names, along = list(parameters), draw(*x.shape, seed=11)
     values = tuple(parameters.values())

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any, Literal, NamedTuple, cast
 
@@ -345,7 +345,7 @@ class BoundGrid(ImageFamily):
             numbers += self.N * (g * q + blocks.then.shape[1])
         direct = self.norm is None and blocks.then is None and window.place is None and not window.transposed
         if direct:
-            kernel = View(theta._parameters, "weight", partial(_kernel, theta, width, (-1, p, *window.frame.kernel)))
+            kernel = _kept_view(theta, partial(_kernel, theta, width, (-1, p, *window.frame.kernel)))
             return self.native_on_images(convolution(window.frame, g, kernel), operations, numbers)
         return self.native_on_images(
             lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
@@ -390,6 +390,12 @@ class BoundGrid(ImageFamily):
     def _by_banded_convolution(self, inputs: Inputs, window: Taps) -> Tensor:
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
         return banded_convolution(inputs.x, _at_taps(taps, window), window.frame.before[0])
+
+
+@with_plain(lambda theta, make: make)
+def _kept_view(theta: Theta, make: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """What `make` returns, a view of the weight."""
+    return View(theta._parameters, "weight", make)
 
 
 def _kernel(theta: Theta, width: int, shape: Ints) -> Tensor:
