@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from heapq import heappush, heappushpop, nlargest
 from itertools import count
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
-from ..errors import check_count, check_flags, check_probability, reject
+from ..errors import check_count, check_flags, check_probability, reject, shape_or_type
 from .counting import Instances
 from .grammar import Sort, parse, quoted
 from .vocabulary import Vocabulary
@@ -104,7 +105,8 @@ def suggest_sorts(
         reject("length", "at least 2 where symmetric=True", length, "a walk there and back has two steps")
     words = Vocabulary.of(relations)
     _check_graph(edge_index, edge_type, words)
-    search = _Search(edge_index, edge_type, _target(edge_index, edge_type, target, words, samples), width)
+    edges, types = edge_index.cpu().long(), edge_type.cpu().long()
+    search = _Search(edges, types, _target(edges, types, target, words, samples), width)
     floor = max(1, math.ceil(support * len(search.facts.starts)))
     pool, seen = _best(search, search.ways(length, floor, symmetric))
     if not pool:
@@ -120,7 +122,14 @@ def suggest_sorts(
     ]
 
 
-def _check_graph(edge_index: Tensor, edge_type: Tensor, words: Vocabulary) -> None:
+def _check_graph(edge_index: object, edge_type: object, words: Vocabulary) -> None:
+    for name, given in (("edge_index", edge_index), ("edge_type", edge_type)):
+        if not isinstance(given, Tensor):
+            reject(name, "a tensor of integers", shape_or_type(given), "pass those of the graph")
+        if given.dtype not in (torch.int64, torch.int32):
+            reject(name, "dtype torch.int64 or torch.int32", given.dtype, "convert it with .long()")
+    assert isinstance(edge_index, Tensor)
+    assert isinstance(edge_type, Tensor)
     if edge_index.dim() != 2 or len(edge_index) != 2 or edge_type.shape != edge_index.shape[1:]:
         got = (tuple(edge_index.shape), tuple(edge_type.shape))
         reject("edge_index, edge_type", "shapes (2, E) and (E,)", got, "give each edge a relation")
@@ -154,7 +163,7 @@ class _Facts(NamedTuple):
 def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, samples: int) -> _Facts:
     N = int(edges.max()) + 1
     if isinstance(target, Tensor):
-        every = _labels(target, N)
+        every = _labels(target.cpu(), N)
         nodes = np.unique(every.nonzero()[0])
         y, ends, counted, way = every[nodes], every, np.diff(every.indptr) > 0, None
     else:
@@ -176,7 +185,8 @@ def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, sample
 
 def _way(target: Any, words: Vocabulary, types: Tensor) -> Way:
     """The relation that is to be predicted, and whether its heads are, instead of its tails."""
-    name = str(target) if words.open or not isinstance(target, int) else None
+    is_id = isinstance(target, Integral) and not isinstance(target, bool)
+    name = str(target) if words.open or not is_id else None
     inverse = name is not None and words.find(name) is None and name.startswith("^")
     name = name[1:] if name is not None and inverse else name
     found = words.find(name) if name is not None else int(target)
@@ -202,7 +212,8 @@ def _labels(labels: Tensor, N: int) -> csr_matrix:
     if labels.is_floating_point() or labels.is_complex():
         reject("target", "integers as labels", labels.dtype, "number the classes")
     rows = (labels >= 0).nonzero()[:, 0].numpy()
-    return _ones(rows, labels[rows].numpy(), (len(labels), max(int(labels.max()), 0) + 1))
+    classes, columns = np.unique(labels[rows].numpy(), return_inverse=True)
+    return _ones(rows, columns, (len(labels), len(classes)))
 
 
 def _ones(rows: np.ndarray, columns: np.ndarray, shape: Any) -> csr_matrix:

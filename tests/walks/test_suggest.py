@@ -204,6 +204,11 @@ def test_beginnings_beyond_the_beam_are_left(monkeypatch: pytest.MonkeyPatch) ->
         ({"edge_type": torch.zeros(2).long()}, "expected shapes (2, E) and (E,)"),
         ({"relations": ["played"]}, "edge_type: expected relations below 1, got 1"),
         ({"edge_index": torch.tensor([[0, 1, 2, -3], [4, 4, 5, 5]])}, "a negative one"),
+        ({"edge_index": None}, "edge_index: expected a tensor of integers, got None"),
+        ({"edge_type": [0, 0, 1, 1]}, "edge_type: expected a tensor of integers, got list"),
+        ({"edge_index": torch.rand(2, 4)}, "edge_index: expected dtype torch.int64 or torch.int32, got torch.float32"),
+        ({"edge_type": torch.zeros(4, dtype=torch.uint8)}, "edge_type: expected dtype torch.int64 or torch.int32, got"),
+        ({"target": True}, "target: expected labels, or a relation with facts, got True"),
     ],
 )
 def test_mistakes(change: dict[str, Any], words: str) -> None:
@@ -215,6 +220,15 @@ def test_mistakes(change: dict[str, Any], words: str) -> None:
     }
     with pytest.raises(ValueError, match=re.escape(words)):
         suggest_sorts(**given | change)
+
+
+def test_integers_of_other_kinds() -> None:
+    """In 32 bits, of numpy, and far apart."""
+    edges, types = graph(0)
+    found = suggest_sorts(edges, types, 1, RELATIONS)
+    assert suggest_sorts(edges.int(), types.int(), np.int64(1), RELATIONS) == found
+    labels = torch.arange(NODES) % 3
+    assert suggest_sorts(edges, types, 10**12 * labels) == suggest_sorts(edges, types, labels)
 
 
 def test_walks_that_predict_nothing() -> None:
