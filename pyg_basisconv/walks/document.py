@@ -99,6 +99,8 @@ def _meant(text: str, error: str) -> str:
     key, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
     if line.startswith("[") and "twice" in error:
         return f"write {line} once, with all its keys below"
+    if "overwrite" in error:
+        return f"write {shown(key)} once"
     if value.lower() in ("true", "false"):
         return f"write {key} = {value.lower()}"
     if value[:1].isalpha() or value[:1] in ("^", "<", "("):
