@@ -299,7 +299,8 @@ class BoundAttention(MemberByMember):
 
     def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
         E, edge_attr = edge_attr.shape[0], _with_a_first_row(edge_attr)
-        sums = self._incidence(edge_attr.shape[0] - E)  # of features, or of values where these are narrower: those of all edges are not stored
+        # Of features, or of values where these are narrower: those of all edges are not stored.
+        sums = self._incidence(edge_attr.shape[0] - E)
         if values.inner > values.P:
             return values.contract(sums.expand(edge_attr))
         return values.gather(sums, values.project(edge_attr))

@@ -285,7 +285,11 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
         ["walks.toml: expected TOML", "; write [sorts] once, with all its keys below"],
     ),
     "quote that is open": (toml(rest='[walks]\nnorm = "row'), {}, ["line 4", "; correct the line 'norm = \"row'"]),
-    "key twice": (toml(sorts=SORTS + 'roles = "genre"\n'), {}, ["walks.toml: expected TOML", "line 6", "; write 'roles' once"]),
+    "key twice": (
+        toml(sorts=SORTS + 'roles = "genre"\n'),
+        {},
+        ["walks.toml: expected TOML", "line 6", "; write 'roles' once"],
+    ),
     "alias twice": (toml(rest='[relations]\na = "played"\na = "genre"'), {}, ["walks.toml: expected TOML", "line 5"]),
     "not UTF-8": ((GRAPH + SORTS).encode() + b"# caf\xe9", {}, ["walks.toml, line 5: expected text in UTF-8", "0xe9"]),
     "unknown table": (
