@@ -47,11 +47,12 @@ class Machine(NamedTuple):
     small: float  # the same per other operation
     image: float  # the same per image of a convolution
     fresh: float  # bytes per second of memory newly allocated from the system
+    wait: float  # seconds that it takes to look at a number on the device
 
 
 MACHINES = {
-    "cpu": Machine(2.2e11, 1.4e10, 2.3e10, 4.5e10, 16 << 20, 8e-5, 4e-6, 7e-5, 2.5e-7, 2.5e9),
-    "cuda": Machine(4.0e13, 3.0e12, 2.0e12, 6.0e12, 40 << 20, 6e-5, 2e-5, 4e-5, 0.0, math.inf),
+    "cpu": Machine(2.2e11, 1.4e10, 2.3e10, 4.5e10, 16 << 20, 8e-5, 4e-6, 7e-5, 2.5e-7, 2.5e9, 0.0),
+    "cuda": Machine(4.0e13, 3.0e12, 2.0e12, 6.0e12, 40 << 20, 6e-5, 2e-5, 4e-5, 0.0, math.inf, 2e-5),
 }
 
 

@@ -52,6 +52,21 @@ def test_a_large_batch_on_a_tiny_structure_takes_phi(device: str) -> None:
     assert plan(problem(B=1)).order != "phi"
 
 
+def test_the_plan_counts_that_a_gpu_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Whether a dense product is finite is looked at on the CPU, too, where it takes no time."""
+    small = {"K": 3, "M": 50, "N": 50, "P": 4, "Q": 4, "expand": Work(600, 150, 1), "gather": Work(600, 50, 1)}
+    p = problem(**small, device="cuda")
+    seconds = [plan(p)[name].seconds for name in ("phi", "a_first")]
+    machine = MACHINES["cuda"]
+    monkeypatch.setitem(MACHINES, "cuda", machine._replace(wait=machine.wait + 1.0))
+    plan.cache_clear()
+    request.addfinalizer(plan.cache_clear)
+    assert [plan(p)[name].seconds for name in ("phi", "a_first")] == pytest.approx([seconds[0] + 1, seconds[1]])
+    assert MACHINES["cpu"].wait == 0 < machine.wait
+
+
 def test_sparse_features_leave_one_order() -> None:
     p = plan(problem(P=1024, nnz=5000))
     assert (p.order, p.why) == ("theta_first", "the only order that is possible here")

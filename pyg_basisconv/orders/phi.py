@@ -38,6 +38,7 @@ class Phi(Order):
         t.product(p.M * p.N, p.K, p.P * p.Q)
         t.copy(size)
         t.product(p.B, p.M * p.P, p.N * p.Q)
+        t.seconds += t.machine.wait  # whether the result is finite, see `plan.reaches_unlinked`
         if p.grad_theta or p.grad_basis:
             t.product(p.M * p.P, p.B, p.N * p.Q)
             t.copy(size)
