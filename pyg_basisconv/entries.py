@@ -1,7 +1,7 @@
 """The entries of a mask: the pairs (m, n) at which scores are computed."""
 
 from collections.abc import Callable, Hashable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from .cache import cached_property, kept, memo
 from .kernels import Pattern, spmm
-from .kernels.pattern import index_dtype, split_groups
+from .kernels.pattern import index_dtype, positions, split_groups
 from .portable import with_plain
 
 Index = Callable[[Tensor, Tensor], Tensor]
@@ -34,7 +34,7 @@ class Entries:
     ) -> None:
         self.pattern, self._weight, self.first, self.alive = pattern, weight, first, alive
         self._edges: Tensor | slice | None = None  # see `set_edge_ids`
-        self._lookups: dict[Hashable, Pattern] = {}
+        self._lookups: dict[Hashable, Any] = {}
         self._runs: tuple[int, list[Entries]] | None = None
 
     @cached_property
@@ -75,7 +75,19 @@ class Entries:
             places = index(m.long(), n.long() + self.first).to(index_dtype(size))
             return Pattern(places, n, size, self.N)
 
-        return memo(self._lookups, name, build)
+        return memo(self._lookups, name, build)  # type: ignore[no-any-return]
+
+    def incidence(self, edge_ids: Tensor, more: int) -> tuple[Pattern, Tensor | None]:
+        """From the edges, and some rows more, to the targets of the entries; cached.
+
+        With it comes which entries these are, None for all: others have no edge. In the portable path none is left out,
+        and those of no edge stand at the first one; there it is (E,) whether an entry has an edge.
+        """
+        return memo(self._lookups, ("incidence", more), lambda: self._incidence(edge_ids, more))  # type: ignore[no-any-return]
+
+    def _incidence(self, edge_ids: Tensor, more: int) -> tuple[Pattern, Tensor | None]:
+        edge, row, which = _of_edges(edge_ids, self.pattern.row)
+        return Pattern(edge, row, self.num_edges + more, self.N), which
 
     def runs(self, size: int) -> list["Entries"]:
         """The entries, split into ranges of whole targets with about `size` entries; cached."""
@@ -179,3 +191,12 @@ class LazyEntries(Entries):
     @kept
     def pattern(self) -> Pattern:
         return self._write()
+
+
+@with_plain(lambda edge, row: (edge.clamp(min=0), row, edge >= 0))
+def _of_edges(edge: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The edge and the target of those entries that have an edge, whose number is not -1; and which these are."""
+    which = positions(edge >= 0)
+    if which.numel() == edge.numel():
+        return edge, row, None
+    return edge.index_select(0, which), row.index_select(0, which), which

@@ -100,6 +100,20 @@ def test_sparse_features_on_device() -> None:
         assert_close(conv(sparse, edge_index), y, rtol=1e-4, atol=1e-4)
 
 
+def test_degrees_are_looked_at_once() -> None:
+    """Of weights that learn: in the first call with a graph; later a negative degree gives NaN, as in PyG."""
+    conv, edge_index, x = (
+        BasisConv(3, 2, bases.GCN()).cuda(),
+        torch.tensor([[0, 1], [1, 0]]).cuda(),
+        torch.ones(2, 3).cuda(),
+    )
+    good, bad = (torch.tensor([1.0, w]).cuda().requires_grad_() for w in (1.0, -9.0))
+    with pytest.raises(ValueError, match=r"^edge_weight: "):
+        conv(x, edge_index.clone(), bad)
+    assert conv(x, edge_index, good).isfinite().all()
+    assert conv(x, edge_index, bad).isnan().any()
+
+
 def test_devices_are_not_mixed() -> None:
     edge_index, x = torch.tensor([[0], [1]]), torch.ones(2, 3)
     conv = BasisConv(3, 2, bases.Adjacency()).cuda()

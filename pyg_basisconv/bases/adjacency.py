@@ -187,7 +187,8 @@ class Laplacian(GraphMatrix):
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
-            inverse = inverse_sqrt(degree)
+            _check_degrees(loopless, degree)
+            inverse = power_or_zero(degree, -0.5)
             w = loopless.at_source(inverse) * w * loopless.at_target(inverse)
         else:
             w = loopless.at_source(reciprocal(degree)) * w
@@ -323,7 +324,7 @@ def normalise(
     in_degree = sum_by_target(s.pattern, weight, dtype)
     out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
     if weight is not None:  # counts are never negative
-        check_degrees(out, in_degree)
+        _check_degrees(s, out, in_degree)
     return _over_degrees(s, scaled, out, in_degree, -0.5)
 
 
@@ -351,7 +352,7 @@ def _over_degrees(
 def _checked_degrees(s: Structure, weight: Tensor) -> Tensor:
     """(N,) the sums of the weights of edges into each node."""
     degree = sum_by_target(s.pattern, weight, weight.dtype)
-    check_degrees(degree)
+    _check_degrees(s, degree)
     return degree
 
 
@@ -416,7 +417,15 @@ def reciprocal(total: Tensor) -> Tensor:
     return power_or_zero(total, -1.0)
 
 
-def check_degrees(*degrees: Tensor) -> None:
+def _check_degrees(s: Structure, *degrees: Tensor) -> None:
+    """Rejects negative degrees; on a GPU, where to look at them takes a wait, in the first call with a graph alone."""
+    if degrees[0].is_cuda:
+        s.memo("degrees checked", lambda: _reject_negative(*degrees))
+    else:
+        _reject_negative(*degrees)
+
+
+def _reject_negative(*degrees: Tensor) -> None:
     """Rejects negative degrees, which have no root."""
     for degree in degrees:
         if any_seen(degree < 0):
@@ -426,7 +435,7 @@ def check_degrees(*degrees: Tensor) -> None:
 
 def inverse_sqrt(degree: Tensor) -> Tensor:
     """1 / sqrt(degree), zero where degree is zero; rejects negative degrees."""
-    check_degrees(degree)
+    _reject_negative(degree)
     return power_or_zero(degree, -0.5)
 
 

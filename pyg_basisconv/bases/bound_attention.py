@@ -271,17 +271,15 @@ class BoundAttention(MemberByMember):
         if self.batch:
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
-        size = e.E
         if self.has_edge_attr and e.edge_ids is not None:
-            edge, size = e.edge_ids, e.num_edges
-        elif e.complete:
+            pattern, which = e.incidence(e.edge_ids, more)
+            return _as_shared_edges(pattern, _weights_of(self.weights().flatten(1), which), self.dtype)
+        if e.complete:
             edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
         else:
             edge = torch.arange(e.E, device=self.device) if order is None else order.long()
-        edge, weight, row = _of_edges(edge, self.weights().flatten(1), e.pattern.row)
-        size += more
-        pattern = Pattern(edge, row, size, e.N)
-        return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
+        pattern = Pattern(edge, e.pattern.row, e.E + more, e.N)
+        return _as_shared_edges(pattern, self.weights().flatten(1), self.dtype)
 
     def _weights_by_incidence(self, edges: int) -> Tensor:
         kind, edge, _, weight = self.incidence.edges()
@@ -521,23 +519,15 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
     return step._replace(run=run)
 
 
-def _weigh_others_nothing(edge: Tensor, weight: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same where no entry can be left out: those that are no edges stand at the first one, without weight."""
-    return edge.clamp(min=0), weight.where(edge >= 0, 0), row
-
-
-@with_plain(_weigh_others_nothing)
-def _of_edges(edge: Tensor, weight: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The edge, the weights (K, E) and the target of each entry, without those of no edge, whose number is -1."""
-    is_edge = edge >= 0
-    if bool(is_edge.all()):
-        return edge, weight, row
-    return edge[is_edge], weight[:, is_edge], row[is_edge]
+@with_plain(lambda weight, is_edge: weight.where(is_edge, 0))
+def _weights_of(weight: Tensor, which: Tensor | None) -> Tensor:
+    """(K, E) the weights of those entries that `Entries.incidence` has."""
+    return weight if which is None else weight.index_select(1, which)
 
 
 @with_plain(lambda edge_attr: F.pad(edge_attr, (0, 0, 0, 1)))
 def _with_a_first_row(edge_attr: Tensor) -> Tensor:
-    """The features of edges, with a row more where `_weigh_others_nothing` reads the first of maybe none."""
+    """The features of edges, with a row more where entries of no edge read the first of maybe none."""
     return edge_attr
 
 
