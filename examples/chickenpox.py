@@ -295,7 +295,7 @@ def columns(found: Sequence[Sequence[float]]) -> list[str]:
 
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("chickenpox", __doc__)
-    add_root(parser, "Chickenpox")
+    add_root(parser, "Chickenpox", downloads=False)
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=1, help="number of trainings of each network")
     add_machine(parser, "of torch; more do not pay for so few counties", quick="one seed and few steps")

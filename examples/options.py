@@ -18,13 +18,14 @@ def parser(name: str, about: str | None, epilog: str | None = None) -> argparse.
     )
 
 
-def add_root(parser: argparse.ArgumentParser, dataset: str) -> None:
-    """Adds --root, the folder of the data."""
+def add_root(parser: argparse.ArgumentParser, dataset: str, downloads: bool = True) -> None:
+    """Adds --root, the folder of the data, to which they may be downloaded."""
+    lies = f"where {dataset}/raw lies" + (", or is downloaded to" if downloads else "")
     parser.add_argument(
         "--root",
         type=Path,
         default=Path(os.environ.get("BASISCONV_DATA") or "datasets"),
-        help=f"where {dataset}/raw lies, or is downloaded to; the environment variable BASISCONV_DATA sets it, too",
+        help=f"{lies}; the environment variable BASISCONV_DATA sets it, too",
     )
 
 

@@ -231,6 +231,12 @@ def test_what_is_wrong_with_the_data_is_said(tmp_path, capsys, text, said):
     assert said in capsys.readouterr().err
 
 
+def test_no_download_is_promised(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "download" not in capsys.readouterr().out
+
+
 @pytest.mark.skipif(not (DATA / "Chickenpox" / "raw").is_dir(), reason="BASISCONV_DATA holds no Chickenpox")
 def test_the_data():
     cases = load(DATA)
