@@ -170,6 +170,7 @@ class LowRank(Values):
     def build(self, K: int, P: int, Q: int) -> "Theta":
         if "output" not in self._parameters and Q > 0:
             self.output = nn.Parameter(torch.empty(K, self.dim, Q))
+            glorot(self.output, K * self.dim, Q)
         return super().build(K, P, Q)
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
