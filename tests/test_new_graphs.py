@@ -153,6 +153,22 @@ def test_new_graphs_of_a_known_form_are_not_bound_as_first_ones(kind: str, monke
         close(conv(x, *call), y)
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["one graph", "a batch"])
+@pytest.mark.parametrize("kind", ["one step", "an order", "weights that learn"])
+def test_eigenvalues_that_are_given_are_read_on_new_graphs(kind: str, alone: bool) -> None:
+    _, parameter, learns = KNOWN[kind]
+    conv = BasisConv(P, 4, bases.Chebyshev(3), parameter, order="a_first").double()
+    peer, x = copy.deepcopy(conv), draw(N, P)
+    peer.fuse = False
+    graph = torch.arange(N) // (N // 2 + 1)  # two of them
+    for seed in range(5):
+        e, value = edges(seed), 1.5 + seed / 4
+        e = e if alone else e[:, graph[e[0]] == graph[e[1]]][:, :4]
+        given = {"lambda_max": value} if alone else {"lambda_max": torch.tensor([value, 2.0]), "batch": graph}
+        weight = draw(e.shape[1], seed=seed).abs().requires_grad_(learns)
+        close(conv(x, e, weight, **given), peer(x, e.clone(), weight, **given))
+
+
 def test_a_wrong_graph_of_a_known_form_is_refused() -> None:
     """Whatever was looked up by form, each graph's own numbers are looked at."""
     conv, x, good = BasisConv(P, Q, bases.Relations(R, "mean")).double(), draw(N, P), edges(0)

@@ -71,6 +71,18 @@ def test_rows_beside_the_keys(options: dict) -> None:
             torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("weights", [{}, {"need_weights": False}, {"average_attn_weights": False}], ids=str)
+def test_a_compiled_layer_returns_what_was_asked_for(weights: dict) -> None:
+    ours, query, key = (
+        convert(made("MultiheadAttention", {"add_bias_kv": True, "add_zero_attn": True})),
+        features(L, B, E),
+        features(S, B, E),
+    )
+    masks = {"attn_mask": torch.rand(L, S) < 0.3, "key_padding_mask": torch.rand(B, S) < 0.3}
+    found = torch.compile(ours, fullgraph=True, backend="eager")(query, key, key, **masks, **weights)
+    torch.testing.assert_close(found, ours(query, key, key, **masks, **weights))
+
+
 def test_dropout_and_what_is_frozen() -> None:
     reference = made("MultiheadAttention", {"dropout": 0.5})
     ours = convert(reference)
