@@ -215,6 +215,18 @@ def test_edges_in_other_layouts(kind: str) -> None:
             INDICES[kind](given).copy_(INDICES[kind](given).flip(0).clone())
 
 
+@pytest.mark.parametrize("kind", [*LAYOUTS, "EdgeIndex", "bound"])
+def test_programs_are_taken_for_other_layouts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x, some = make("adjacency"), draw(N, P), torch.sparse_coo_tensor(edges(), positive(), (N, N)).coalesce()
+    if kind == "bound":
+        given = conv.basis.bind(edges(), positive(), size=N)
+    else:
+        given = LAYOUTS[kind](some) if kind in LAYOUTS else EdgeIndex(edges(), sparse_size=(N, N))
+    y = conv(x, given)
+    monkeypatch.setattr(BasisConv, "_bind", None)
+    assert torch.equal(conv(x, given), y)
+
+
 def test_an_edge_index_that_changes() -> None:
     conv, x = make("adjacency"), draw(N, P)
     e = EdgeIndex(edges(), sparse_size=(N, N))
