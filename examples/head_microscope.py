@@ -134,7 +134,7 @@ def train(net: nn.Module, characters: Tensor, steps: int, lr: float, seed: int) 
 def with_fixed(layer: Any, heads: Sequence[int], mixtures: Tensor) -> nn.Module:
     """The layer with R of its heads replaced by mixtures of shifts, (R, 16); values and outputs stay."""
     kept = [h for h in range(layer.basis.K) if h not in heads]
-    new: Any = attention(len(kept), mixtures)
+    new: Any = attention(len(kept), mixtures).to(layer.bias)
     with torch.no_grad():
         for name in ("weight", "output"):
             getattr(new.theta, name).copy_(getattr(layer.theta, name)[[*kept, *heads]])
