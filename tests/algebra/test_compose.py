@@ -16,6 +16,7 @@ from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.algebra import compare, compose
 from pyg_basisconv.algebra.products import join
 from pyg_basisconv.bases import Basis
+from pyg_basisconv.costs import MACHINES, Tally
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.theta import chain
 from tests import cases, oracle
@@ -622,6 +623,27 @@ def test_comparison_says_when() -> None:
     small = compare(BasisConv(16, 2, bases.Powers(3)), BasisConv(2, 512, bases.Diffusion(3)), x, edge_index)
     assert not small.pays
     assert "does not pay" in str(small)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_a_composed_layer_computes_of_its_parameters(mixed: bool, learns: bool) -> None:
+    """Products of two matrices, mixtures of these where several pairs have one matrix, and the constant of a bias."""
+    one, then = bases.Powers(2), bases.Powers(3) if mixed else bases.Identity()
+    first, second = BasisConv(5, 300, one, bias=learns), BasisConv(300, 70, then)
+    for layer in (first, second):
+        layer.requires_grad_(learns)
+    x, edge_index = torch.randn(40, 5), torch.randint(40, (2, 90))
+    times = 3 if learns else 1  # the derivatives by both factors
+    tally = Tally(MACHINES["cpu"], 4)
+    tally.product(2 * 5, 300, 3 * 70 if mixed else 70, times)
+    if mixed:
+        tally.product(4, 6, 5 * 70, times)
+    tally.seconds += (times - 1) * tally.machine.small
+    if learns:
+        tally.product(40, 1, 70, times)
+        tally.kernel(0, 3 * 40 * 70, 1.0)
+    assert compare(first, second, x, edge_index).constants == pytest.approx(tally.seconds, rel=1e-9)
 
 
 # --- what is refused

@@ -56,6 +56,14 @@ def test_features_of_a_call_are_not_kept(kind: str) -> None:
     assert sum(one() is not None for one in seen) <= 1
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "EdgeNetwork"])
+def test_values_are_the_entries_of_the_matrices(kind: str) -> None:
+    """Where each node has one edge, which is a loop."""
+    basis, z, node = layer(kind).basis, inputs()[2], torch.arange(E)
+    A = basis.bind(torch.stack([node, node]), size=E, edge_attr=z, dtype=DOUBLE).to_dense()
+    close(basis.values(z).t(), A.diagonal(dim1=1, dim2=2))
+
+
 @kinds
 def test_second_derivatives(kind: str) -> None:
     conv, (x, edges, z) = layer(kind, 2), inputs()
