@@ -129,18 +129,18 @@ def test_weights_that_learn_on_new_graphs(order: str, parameter: Any, monkeypatc
     assert not any(layer is conv for layer in planned)
 
 
-KNOWN: dict[str, tuple[Callable[[], bases.Basis], Any, bool]] = {  # a basis, a parameter, and whether weights learn
-    "one step": (bases.GCN, None, False),
-    "an order": (bases.GCN, theta.Separable(2), False),
-    "weights that learn": (bases.GCN, None, True),
-    "attention": (lambda: bases.GAT(2), theta.Heads(), False),
+KNOWN: dict[str, tuple[Callable[[], bases.Basis], Any, bool]] = {  # the basis, the parameter, whether weights learn
+    "one step": (bases.GCN, theta.Full, False),
+    "an order": (bases.GCN, lambda: theta.Separable(2), False),
+    "weights that learn": (bases.GCN, theta.Full, True),
+    "attention": (lambda: bases.GAT(2), theta.Heads, False),
 }
 
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_new_graphs_of_a_known_form_are_not_bound_as_first_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     basis, parameter, learns = KNOWN[kind]
-    conv = BasisConv(P, 4, basis(), parameter, order="auto" if kind == "attention" else "a_first").double()
+    conv = BasisConv(P, 4, basis(), parameter(), order="auto" if kind == "attention" else "a_first").double()
     graphs = [(edges(seed), draw(E, seed=seed).abs().requires_grad_(learns)) for seed in range(5)]
     calls = [graph if kind != "attention" else graph[:1] for graph in graphs]
     peer, x = copy.deepcopy(conv), draw(N, P)
@@ -157,7 +157,7 @@ def test_new_graphs_of_a_known_form_are_not_bound_as_first_ones(kind: str, monke
 @pytest.mark.parametrize("kind", ["one step", "an order", "weights that learn"])
 def test_eigenvalues_that_are_given_are_read_on_new_graphs(kind: str, alone: bool) -> None:
     _, parameter, learns = KNOWN[kind]
-    conv = BasisConv(P, 4, bases.Chebyshev(3), parameter, order="a_first").double()
+    conv = BasisConv(P, 4, bases.Chebyshev(3), parameter(), order="a_first").double()
     peer, x = copy.deepcopy(conv), draw(N, P)
     peer.fuse = False
     graph = torch.arange(N) // (N // 2 + 1)  # two of them
