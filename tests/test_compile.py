@@ -462,8 +462,8 @@ from pyg_basisconv import BasisConv, bases
 print(BasisConv(1, 1, bases.Identity()).serial, flush=True)
 if hasattr(os, "fork"):
     child = os.fork()
+    assert not child or os.waitpid(child, 0)[1] == 0  # one prints after the other
     print(BasisConv(1, 1, bases.Identity()).serial, flush=True)
-    assert not child or os.waitpid(child, 0)[1] == 0
 """
 
 
