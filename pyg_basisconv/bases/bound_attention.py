@@ -296,9 +296,9 @@ class BoundAttention(MemberByMember):
         return self._weights_by_incidence(edges)
 
     def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
-        E, edge_attr = edge_attr.shape[0], _with_a_first_row(edge_attr)
-        # Of features, or of values where these are narrower: those of all edges are not stored.
-        sums = self._incidence(edge_attr.shape[0] - E)
+        more = int(portable())  # a row, as entries of no edge stand at the first one, and there may be none
+        edge_attr = F.pad(edge_attr, (0, 0, 0, more)) if more else edge_attr
+        sums = self._incidence(more)  # of features, or of values where these are narrower: those of all are not stored
         if values.inner > values.P:
             return values.contract(sums.expand(edge_attr))
         return values.gather(sums, values.project(edge_attr))
@@ -523,12 +523,6 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
 def _weights_of(weight: Tensor, which: Tensor | None) -> Tensor:
     """(K, E) the weights of those entries that `Entries.incidence` has."""
     return weight if which is None else weight.index_select(1, which)
-
-
-@with_plain(lambda edge_attr: F.pad(edge_attr, (0, 0, 0, 1)))
-def _with_a_first_row(edge_attr: Tensor) -> Tensor:
-    """The features of edges, with a row more where entries of no edge read the first of maybe none."""
-    return edge_attr
 
 
 def _identity(bound: BoundBasis) -> BoundBasis:
