@@ -160,6 +160,16 @@ def test_export(name: str) -> None:
     close(program(**square), model(**square), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("name", ["Attention(graph)", "TransformerConv converted(edges)", "GATConv converted(edges)"])
+def test_graphs_without_edges(name: str) -> None:
+    make, call = KINDS[name]
+    model, given = make().eval(), inputs(call)
+    sizes = {one: {1 if one == "edge_index" else 0: Dim.AUTO} for one in given}
+    program = export(model, (), given, dynamic_shapes=sizes).module()
+    empty = {one: t[..., :0] if one == "edge_index" else t if one == "x" else t[:0] for one, t in given.items()}
+    close(program(**empty), model(**empty), tolerance=1e-5)
+
+
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 def test_images_of_any_size(mode: Any) -> None:
     window = bases.Window(None, (3, 3), stride=2, padding=1)
