@@ -296,7 +296,7 @@ class BoundAttention(MemberByMember):
         return self._weights_by_incidence(edges)
 
     def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
-        more = int(portable())  # a row, as entries of no edge stand at the first one, and there may be none
+        more = _rows_of_no_edge()
         edge_attr = F.pad(edge_attr, (0, 0, 0, more)) if more else edge_attr
         sums = self._incidence(more)  # of features, or of values where these are narrower: those of all are not stored
         if values.inner > values.P:
@@ -523,6 +523,12 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
 def _weights_of(weight: Tensor, which: Tensor | None) -> Tensor:
     """(K, E) the weights of those entries that `Entries.incidence` has."""
     return weight if which is None else weight.index_select(1, which)
+
+
+@with_plain(lambda: 1)
+def _rows_of_no_edge() -> int:
+    """How many rows stand behind the edges: one where entries of no edge read the first edge, of maybe none."""
+    return 0
 
 
 def _identity(bound: BoundBasis) -> BoundBasis:
