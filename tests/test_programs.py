@@ -357,6 +357,16 @@ def test_a_kind_of_parameter_that_makes_something_else_of_its_weight(kind: type[
         close(conv(draw(N, P), edges()), 2 * plain(draw(N, P), edges()))
 
 
+@pytest.mark.parametrize("order", ["a_first", "theta_first"])
+def test_fixed_numbers_that_are_set_anew(order: str) -> None:
+    """One for all matrices, and then one for each."""
+    conv = BasisConv(P, P, bases.Identity() + bases.Adjacency("rw"), theta.Pass(scale=2.0), order=order).double()
+    x, e = draw(N, P), edges()
+    for scale in (2.0, (1.0, 3.0), 0.5):
+        conv.theta.scale = scale
+        same(conv, x, e)
+
+
 @pytest.mark.parametrize("given", ["image", "bound"])
 @pytest.mark.parametrize("kind", ["window", "group", "lifted"])
 def test_the_parameter_of_a_convolution_of_images(kind: str, given: str) -> None:

@@ -58,6 +58,10 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
         "mask",
         lambda: attention(Edge(2), bases.Adjacency() @ bases.Adjacency())(X, EDGES, edge_attr=ones(4, 2)),
     ),
+    "features of edges in a mask of two types": (
+        "mask",
+        lambda: attention(Edge(2), bases.Edges(2))(X, EDGES, edge_type=EDGES[0] % 2, edge_attr=ones(4, 2)),
+    ),
     "heads 0": ("heads", lambda: bases.Attention(0, Dot(3))),
     "heads negative": ("heads", lambda: bases.Attention(-1, Dot(3))),
     "heads float": ("heads", lambda: bases.Attention(2.0, Dot(3))),
@@ -283,6 +287,7 @@ def test_fine_after_all() -> None:
     assert attention(MLP(3, target=None))((X, None), size=(5, 3)).shape == (3, 4)
     assert attention(Edge(2))(X, edge_attr=ones(5, 5, 2)).shape == (5, 4)
     assert on_graph(Edge(2))(X, EDGES, edge_attr=ones(4, 2)).shape == (5, 4)
+    assert attention(Edge(2), bases.Edges(1))(X, EDGES, edge_attr=ones(4, 2)).shape == (5, 4)
     assert on_graph()(X, EDGES[:, :0]).shape == (5, 4)
     assert attention(dropout=0)(X).shape == (5, 4)
     assert attention(Relative(window=[-1, 1]))(X).shape == (5, 4)
