@@ -35,6 +35,7 @@ def test_paths(kind: type[nn.Module], filter_size: int, widths: tuple[int, int])
     expected.load_state_dict(layer.state_dict())
     ours, edge_index = layer if kind is drop_in.PANConv else convert(layer), graph()[0]
     agree(Case(ours, expected, [features(N, widths[0])], lambda f, x: both(f, x, edge_index)))
+    assert WITH_TORCH_SPARSE or ours(features(N, widths[0]), edge_index)[1].is_coalesced()
 
 
 def both(layer: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv, GATConv, GATv2Conv, TransformerConv
 
 from pyg_basisconv import BasisConv, bases, mechanisms, theta
+from pyg_basisconv.kernels import Pattern, hidden_layer
 from tests import contract, oracle as matrices
 from tests.contract import same as close, take
 from tests.mechanisms import oracle
@@ -783,6 +784,19 @@ def test_dropout_in_blocks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 1)
     check_dropout(DROPPED[case].but(M=3, E=4))
     test_dropout_drops_weights(case)
+
+
+@pytest.mark.parametrize(("held", "sizes"), [(1, [2] * 6), (16, [4] * 3), (40, [10, 2]), (48, [12])])
+def test_pieces_of_a_hidden_layer_hold_few_numbers(
+    held: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a ring whose six nodes see two others each, with four numbers for each of the twelve entries."""
+    monkeypatch.setattr(hidden_layer, "_CHUNK", held)
+    node = torch.arange(6).repeat(2)
+    ring = Pattern(node, (node + torch.arange(12) // 6 + 1) % 6, 6, 6)
+    found = [*hidden_layer._by_target(ring).chunks(4)]
+    assert [e.stop - e.start for _, e in found] == sizes
+    assert [n.stop - n.start for n, _ in found] == [size // 2 for size in sizes]
 
 
 @pytest.mark.parametrize("hidden", [1, 30])

@@ -1,5 +1,6 @@
 """What attention does at the edges of its use: each of these was once wrong, or refused, without a word."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -299,3 +300,17 @@ def test_a_mask_that_is_changed_between_calls(name: str, before: int, batch: tup
         torch.testing.assert_close(conv(x, **given), fresh(x, **given))
         _, weights = conv(x, **given, return_attention=True)
         torch.testing.assert_close(weights.to_dense(), fresh(x, **given, return_attention=True)[1].to_dense())
+
+
+def test_matrices_of_a_call_are_dropped_from_while_training() -> None:
+    """As other weights are: the entries that stay are doubled here."""
+    conv = BasisConv(
+        1, 1, bases.Attention(1, mechanisms.Uniform(), normalize=None, dropout=0.5), theta.Pass(), bias=False
+    )
+    mask, seen = torch.rand(8, 8) + 1, []
+    for _ in range(4):
+        y = conv(torch.eye(8).unsqueeze(-1), mask=mask).squeeze(-1)  # row m has the weights of source m
+        seen.append(y)
+        assert ((y - 2 * mask).abs() < 1e-5).logical_or(y == 0).all()
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
+    torch.testing.assert_close(conv.eval()(torch.eye(8).unsqueeze(-1), mask=mask).squeeze(-1), mask)
