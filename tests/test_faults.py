@@ -545,6 +545,18 @@ def test_what_is_nested(kind: str) -> None:
     assert x.grad is not None
 
 
+def test_transposes_of_products_do_not_pile_up() -> None:
+    """A bound product is transposed by its factors alone, where one of them has a single matrix."""
+
+    def depth(bound: Any) -> int:
+        return 1 + max(map(depth, getattr(bound, "parts", ())), default=0)
+
+    basis: Any = bases.Powers(2)
+    for _ in range(20):
+        basis = (basis @ bases.Identity()).T
+    assert depth(basis.bind(LINE, size=(5, 5))) <= 22
+
+
 @pytest.mark.parametrize("text", ["Identity() + (" * 900 + "Identity()" + ")" * 900, "Adjacency()" + ".T" * 900])
 def test_expressions_that_are_nested_too_deep(text: str) -> None:
     with pytest.raises(ValueError, match=r"nested more than 100 times|too much|too many nested"):

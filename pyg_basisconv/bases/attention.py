@@ -110,7 +110,7 @@ class Attention(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         content = graph.content
         if content is None:
-            reject("x", f"the content that {self} is computed from", None, "call the layer, or bind with x=...")
+            reject("x", f"the content that {self} is computed from", None, "call the layer instead")
         if self.mechanism.sizes is None:
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
         mask, found = self.mask, self.entries_on(graph)

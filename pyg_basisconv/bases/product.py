@@ -91,6 +91,8 @@ class BoundProduct(Derived):
     def T(self) -> BoundBasis:
         # (A' A'')^T = A''^T A'^T; its members, in order (l, k), are permuted to (k, l).
         product = BoundProduct(self.second.T, self.first.T)
+        if 1 in (self.first.K, self.second.K):
+            return product
         order = [j * self.first.K + i for i in range(self.first.K) for j in range(self.second.K)]
         return BoundMix([[float(n == one) for n in range(self.K)] for one in order], product)
 

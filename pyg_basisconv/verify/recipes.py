@@ -530,7 +530,10 @@ def _system(name: str, kinds: dict[type, Sequence[Options]]) -> System:
     """A row of the table: the layers of a rule, with its options."""
     first = next(iter(kinds))
     source = "torch.nn" if of_torch(first.__name__) else "torch_geometric.nn"
-    known = first.__name__ if len(kinds) == 1 else re.sub(r"\d(?=d$)", "N", first.__name__)
+    alike: dict[str, list[str]] = {}  # of other numbers of axes
+    for kind in kinds:
+        alike.setdefault(re.sub(r"\d(?=d$)", "N", kind.__name__), []).append(kind.__name__)
+    known = ", ".join(names[0] if len(names) == 1 else name for name, names in alike.items())
     every = [(kind.__name__, one) for kind, options in kinds.items() for one in options]
     return System(name, f"{source}.{known}", lambda: chain.from_iterable(cases(*one) for one in every))
 

@@ -181,6 +181,15 @@ def test_list_and_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no system is called 'nothing'" in capsys.readouterr().err
 
 
+def test_rows_name_layers_that_exist() -> None:
+    for system in SYSTEMS.values():
+        source, _, names = system.reference.rpartition("nn.")
+        home = torch.nn if source == "torch." else pyg
+        for name in names.split(", "):
+            assert any(hasattr(home, name.replace("Nd", f"{axes}d")) for axes in (1, 2, 3)), system.reference
+            assert name.endswith("Nd") == (not hasattr(home, name))
+
+
 def test_rows_name_what_they_are_compared_with() -> None:
     found = [SYSTEMS[name].reference for name in ("GATv2", "CNN, 2-D", "CNN, transposed", "SAGE")]
     assert found == [
