@@ -15,7 +15,7 @@ from .measure import Ceilings, Work, clock, interleave, median_ratio, memory
 from .result import Bench, Result
 
 Arguments = tuple[Any, ...]
-COMPILED = ", compiled"  # behind the way of a peer: under `torch.compile`
+COMPILED = ", compiled"  # ends the name of a way in which the peer is compiled
 
 
 @dataclass(kw_only=True)

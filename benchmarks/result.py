@@ -21,7 +21,7 @@ class Bench:
     """
 
     def __init__(self, quick: bool = False, device: str = "cpu") -> None:
-        self.quick, self.device, self.compiles = quick, device, device == "cuda"
+        self.quick, self.device, self.compiles = quick, device, device == "cuda" and not quick
         self.effort: Effort = QUICK if quick else FULL
         self.ceilings: Ceilings = ceilings(device, quick)
         self.graphs: dict[str, Any] = {}

@@ -83,8 +83,8 @@ def uses_triton(device: torch.device) -> bool:
 
 
 def starts_triton(device: torch.device) -> bool:
-    """The same in this call: dispatch modes do not see the kernels, and get torch's operations."""
-    return uses_triton(device) and not torch._C._len_torch_dispatch_stack()
+    """The same in this call: what traces it, and dispatch modes, do not see the kernels, and get torch's operations."""
+    return uses_triton(device) and not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
 
 
 if _WANTED == "triton" and not _triton_status(None).startswith("in use"):

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import pyg_basisconv
 from pyg_basisconv import backend
@@ -104,6 +105,17 @@ def test_whether_triton_is_used(
 
 
 @pytest.mark.skipif(pyg_basisconv.backends()["triton"].startswith("in use"), reason="there is triton, and a GPU")
+def test_kernels_are_not_started_where_something_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    assert not backend.starts_triton(device)
+    monkeypatch.setattr(backend, "uses_triton", lambda device: True)
+    assert backend.starts_triton(device)
+    with FakeTensorMode():
+        assert not backend.starts_triton(device)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not backend.starts_triton(device)
+
+
 def test_triton_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected kernels in Triton that can be run, got not"):
         imported_with("triton", monkeypatch)

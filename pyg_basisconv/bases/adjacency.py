@@ -187,7 +187,7 @@ class Laplacian(GraphMatrix):
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
-            _check_degrees(loopless, degree)
+            _check_degrees(loopless, graph.weights, degree)
             inverse = power_or_zero(degree, -0.5)
             w = loopless.at_source(inverse) * w * loopless.at_target(inverse)
         else:
@@ -324,7 +324,7 @@ def normalise(
     in_degree = sum_by_target(s.pattern, weight, dtype)
     out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
     if weight is not None:  # counts are never negative
-        _check_degrees(s, out, in_degree)
+        _check_degrees(s, weight, out, in_degree)
     return _over_degrees(s, scaled, out, in_degree, -0.5)
 
 
@@ -342,17 +342,18 @@ def _plain_over_degrees(
 def _over_degrees(
     s: Structure, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
 ) -> Tensor:
-    if starts_triton(s.source.device) and not needs_gradient(weight, out, into):
-        from ..kernels.triton.bind import over_degrees
+    learns = torch.is_grad_enabled() and needs_gradient(weight, out, into)
+    if starts_triton(s.source.device) and not learns:
+        from ..kernels.triton.bind import over_degrees as by_triton
 
-        return over_degrees(s.source, s.target, weight, out, into, exponent)
+        return by_triton(s.source, s.target, weight, out, into, exponent)
     return _plain_over_degrees(s, weight, out, into, exponent)
 
 
 def _checked_degrees(s: Structure, weight: Tensor) -> Tensor:
     """(N,) the sums of the weights of edges into each node."""
     degree = sum_by_target(s.pattern, weight, weight.dtype)
-    _check_degrees(s, degree)
+    _check_degrees(s, weight, degree)
     return degree
 
 
@@ -417,10 +418,10 @@ def reciprocal(total: Tensor) -> Tensor:
     return power_or_zero(total, -1.0)
 
 
-def _check_degrees(s: Structure, *degrees: Tensor) -> None:
-    """Rejects negative degrees; on a GPU, where to look at them takes a wait, in the first call with a graph alone."""
-    if degrees[0].is_cuda:
-        s.memo("degrees checked", lambda: _reject_negative(*degrees))
+def _check_degrees(s: Structure, weight: Tensor, *degrees: Tensor) -> None:
+    """Rejects negative degrees. Those of weights that learn are looked at once for a graph on a GPU, where it waits."""
+    if weight.is_cuda and weight.requires_grad:
+        s.memo(("degrees checked", len(degrees)), lambda: _reject_negative(*degrees))
     else:
         _reject_negative(*degrees)
 

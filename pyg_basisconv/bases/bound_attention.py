@@ -273,13 +273,15 @@ class BoundAttention(MemberByMember):
         e, order = self.entries, self.entries.pattern.by_target.order
         if self.has_edge_attr and e.edge_ids is not None:
             pattern, which = e.incidence(e.edge_ids, more)
-            return _as_shared_edges(pattern, _weights_of(self.weights().flatten(1), which), self.dtype)
-        if e.complete:
-            edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
+            weight = _weights_of(self.weights().flatten(1), which)
         else:
-            edge = torch.arange(e.E, device=self.device) if order is None else order.long()
-        pattern = Pattern(edge, e.pattern.row, e.E + more, e.N)
-        return _as_shared_edges(pattern, self.weights().flatten(1), self.dtype)
+            if e.complete:
+                edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
+            else:
+                edge = torch.arange(e.E, device=self.device) if order is None else order.long()
+            pattern, weight = Pattern(edge, e.pattern.row, e.E + more, e.N), self.weights().flatten(1)
+        edges = EdgeSet(1, pattern.M, e.N, None, pattern.source, pattern.target, pattern)
+        return SharedEdges(edges, weight.t(), self.dtype)
 
     def _weights_by_incidence(self, edges: int) -> Tensor:
         kind, edge, _, weight = self.incidence.edges()

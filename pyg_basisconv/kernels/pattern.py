@@ -24,7 +24,7 @@ class Compressed(NamedTuple):
 
     ptr:   (R + 1,) the entries of group r are ptr[r] .. ptr[r + 1] - 1
     other: (E,) the other end of each entry
-    order: (E,) the position of each entry in the original list; None if that list was sorted already
+    order: (E,) the position of each entry in the original list; None if that list is known to have been sorted
     """
 
     ptr: Tensor
@@ -107,15 +107,15 @@ def _count_entries(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
 
 @with_plain(_count_entries)
 def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
-    """Sorts entries by group, stably; a list that is sorted already stays as it is.
+    """Sorts entries by group, stably. A list that is sorted already stays as it is, except in Triton.
 
     In the portable path nothing is sorted: only the number of entries per group is read there.
     """
-    small = group.dtype == torch.int32
     if starts_triton(group.device):
         from .triton.bind import compressed
 
         return Compressed(*compressed(group, other, num_groups))
+    small = group.dtype == torch.int32
     if KERNELS is not None and small and group.device.type == "cpu":
         return _compress_compiled(group, other.to(group.dtype), num_groups)
     if _is_sorted(group):

@@ -126,7 +126,7 @@ def test_rows_are_dealt(degrees: list[int], wide: bool) -> None:
     assume(sum(degrees) > 8)
     degree = torch.tensor(degrees, device=DEVICE, dtype=torch.int64 if wide else torch.int32)
     ptr = nn.functional.pad(degree.cumsum(0), (1, 0)).to(degree)
-    order, alone, row, start, pieces, long_rows = launch.shares_of(ptr, sum(degrees))
+    order, alone, row, start, pieces, long_rows, _ = launch.shares_of(ptr, sum(degrees))
     order, long_rows = order.tolist(), long_rows.tolist()
     assert sorted(order) == list(range(len(degrees)))
     assert alone == sum(d > 3 for d in degrees)
@@ -293,6 +293,34 @@ def test_same_bits() -> None:
     case = put(Case("hidden, entries", LEAKY, c=4, W=8, factors=True, sizes=(6, 6, 90), dtype=torch.float32))
     first, again = results(case), results(case)
     assert all(a.equal(b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_dealt_out_first_does_not_matter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, where the last rows have the first places, and the last long rows the first pieces."""
+    target = torch.tensor([0] * 30 + [1, 1, 2] + [3] * 30 + [4] * 5 + [6] * 30 + [7, 8])
+    source = torch.randint(9, target.shape)
+    case = put(Case(kind, LEAKY, c=2, W=3, sizes=(9, 9, 0), edges=(source, target), dtype=torch.float32, factors=True))
+    first, real = results(case), launch.shares_of
+
+    def turned(ptr: Tensor, entries: int) -> launch.Shares:
+        dealt = real(ptr, entries)
+        order = torch.cat([dealt.order[: dealt.alone].flip(0), dealt.order[dealt.alone :].flip(0)])
+        row, start = dealt.row.flip(0), dealt.start.clone()
+        long_rows = dealt.long_rows.flip(0)
+        sizes = (long_rows[:, 2] - long_rows[:, 1]).cumsum(0)
+        ends = torch.stack([long_rows[:, 0], nn.functional.pad(sizes[:-1], (1, 0)), sizes], 1).to(long_rows.dtype)
+        for k, begin, end in ends.tolist():
+            row[begin:end] = k
+            start[begin:end] = ptr[k] + dealt.split * torch.arange(end - begin, device=ptr.device)
+        return dealt._replace(order=order, row=row, start=start, long_rows=ends)
+
+    monkeypatch.setattr(launch, "shares_of", turned)
+    assert not turned(case.pattern.one_way[0], case.pattern.E).row.equal(
+        real(case.pattern.one_way[0], case.pattern.E).row
+    )
+    assert all(a.equal(b) for a, b in zip(first, results(case), strict=True))
 
 
 @pytest.mark.usefixtures("short")

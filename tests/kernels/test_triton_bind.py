@@ -88,6 +88,28 @@ def test_weights_that_learn_have_their_gradients() -> None:
         assert torch.autograd.gradcheck(normalised, weight)
 
 
+def test_without_gradients_weights_that_learn_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    real = bind.over_degrees
+    monkeypatch.setattr(bind, "over_degrees", lambda *given: (calls.append(given), real(*given))[1])
+    source, target = (torch.tensor(t, device=DEVICE) for t in ([0, 1, 2, 2], [1, 2, 0, 1]))
+    structure = bases.adjacency.Structure(source, target, None, 3, 3)
+    weight = torch.rand(4, dtype=torch.float64, device=DEVICE).add_(0.1).requires_grad_()
+    for norm in ("sym", "rw", "ends", "mean"):
+        expected = bases.adjacency.normalise(structure, weight, norm, weight.dtype)
+        with torch.no_grad():
+            torch.testing.assert_close(bases.adjacency.normalise(structure, weight, norm, weight.dtype), expected)
+    assert len(calls) == 4
+
+
+def test_negated_views() -> None:
+    source, target = (torch.tensor(t, device=DEVICE) for t in ([0, 1], [1, 1]))
+    structure = bases.adjacency.Structure(source, target, None, 2, 2)
+    weight = torch.tensor([2.0, 4.0], device=DEVICE)
+    found = bases.adjacency.normalise(structure, torch._neg_view(-weight), "mean", weight.dtype)
+    torch.testing.assert_close(found, weight / 2)
+
+
 def test_negative_degrees_are_refused() -> None:
     structure = bases.adjacency.Structure(*torch.tensor([[0, 1], [1, 0]], device=DEVICE), None, 2, 2)
     with pytest.raises(ValueError, match=r"^edge_weight: "):

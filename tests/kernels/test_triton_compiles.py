@@ -118,7 +118,7 @@ def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: boo
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_graphs_are_bound(dtype: torch.dtype, index: str) -> None:
     sizes, options = ("entries", "groups", "steps"), {"B": 256, "num_warps": 4, "enable_fp_fusion": True}
-    types = dict.fromkeys(("keys", "other", "ptr", "index", "place"), index) | {"order": "*i64"}
+    types = dict.fromkeys(("keys", "other", "ptr", "index", "by_group"), index) | {"order": "*i64"}
     assert cubin(bind_jit.compressed, types | dict.fromkeys(sizes, "i32"), dict(options), 70)
     types = {"source": index, "target": index} | dict.fromkeys(("entries", "sources", "targets"), "i32")
     for given in (["out", "into"], ["weight", "out", "into"], ["into"], ["weight", "out"]):

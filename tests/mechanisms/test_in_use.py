@@ -157,6 +157,26 @@ def test_incidence_does_not_know_other_layers() -> None:
     assert plain(X, EDGES, return_attention=True)[1].incidence.M == before == 6
 
 
+@pytest.mark.parametrize("first", ["as it is", "portable"])
+@pytest.mark.parametrize("self_loops", [False, True], ids=["edges", "edges and loops"])
+def test_incidence_in_and_out_of_forward_mode(self_loops: bool, first: str) -> None:
+    """What is kept of a graph is of another form there."""
+    basis = attention(bases.Adjacency(self_loops=self_loops), Dot(2, edge_dim=1))
+    A = attended(basis, X, EDGES, edge_attr=torch.ones(3, 1))
+
+    def weights() -> list[Tensor]:
+        return [A.incidence.to_dense().detach(), A.weights_by_edge(3).detach()]
+
+    def portably() -> list[Tensor]:
+        with torch.autograd.forward_ad.dual_level():
+            return weights()
+
+    found = [weights(), portably()] if first == "as it is" else [portably(), weights()]
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+    assert found[0][0].any()
+
+
 def test_all_pairs_are_not_written_out_for_the_vendors_kernel() -> None:
     for mask in (None, bases.Causal()):
         conv = BasisConv(2, 2, attention(mask), order="native")

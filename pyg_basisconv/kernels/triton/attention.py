@@ -89,6 +89,7 @@ class TritonAttend(Attend):
         d_source = combined(by_source, d_source, source[0] if projected is None else None)
 
         found: list[Tensor | None] = [d_source, d_target, d_entry, None, None]
+        d_vectors = combined(by_target, d_vectors, None)
         if d_vectors is not None and self.terms[3] is not None:
             found[3] = d_vectors.sum(0).view(self.terms[3].shape).to(self.terms[3].dtype)
         if d_source is not None and d_target is not None and projected is not None:

@@ -17,12 +17,12 @@ def compressed(group: Tensor, other: Tensor, num_groups: int) -> tuple[Tensor, T
     """
     keys, order = torch.sort(group, stable=True)
     E = group.numel()
-    ptr, index, place = (group.new_empty(size) for size in (num_groups + 1, E, E))
+    ptr, index, by_group = (group.new_empty(size) for size in (num_groups + 1, E, E))
     with torch.cuda.device_of(group):
         bind_jit.compressed[-(-max(E, num_groups + 1) // _ENTRIES),](
-            keys, order, other.contiguous(), ptr, index, place, E, num_groups, E.bit_length() + 1, B=_ENTRIES
+            keys, order, other.contiguous(), ptr, index, by_group, E, num_groups, E.bit_length() + 1, B=_ENTRIES
         )
-    return ptr, index, place
+    return ptr, index, by_group
 
 
 def over_degrees(
@@ -38,7 +38,7 @@ def over_degrees(
     assert exponent in (-1.0, -0.5)
     result = degrees.new_empty(source.numel())
     M, N = (0 if t is None else t.numel() for t in (out, into))
-    given = (None if t is None else t.contiguous() for t in (source, target, weight, out, into))
+    given = (None if t is None else t.resolve_neg().contiguous() for t in (source, target, weight, out, into))
     if result.numel():
         with torch.cuda.device_of(source):
             bind_jit.over_degrees[-(-source.numel() // _ENTRIES),](

@@ -5,17 +5,17 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["entries", "groups", "steps"])
-def compressed(keys, order, other, ptr, index, place, entries, groups, steps, B: tl.constexpr):
+def compressed(keys, order, other, ptr, index, by_group, entries, groups, steps, B: tl.constexpr):
     """Of entries sorted by group, and the order that sorted them: where each group begins, and the entries' other ends.
 
     keys: (E,) the groups, ascending. ptr: (groups + 1,), found by halving what is left of the entries `steps` times.
-    place: the order, in the dtype of ptr.
+    by_group: the order, in the dtype of ptr.
     """
     at = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     there = at < entries
     entry = tl.load(order + at, mask=there, other=0).to(tl.int64)
     tl.store(index + at, tl.load(other + entry, mask=there, other=0), mask=there)
-    tl.store(place + at, entry, mask=there)
+    tl.store(by_group + at, entry, mask=there)
     low = tl.zeros_like(at)
     high = low + entries
     for _ in range(steps):

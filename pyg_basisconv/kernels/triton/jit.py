@@ -202,7 +202,7 @@ def forward(
     the sum, and its y is not divided. The features of entries are `summed` with the same weights; their products with
     what the heads of a row have `asked`, (rows, c F), are added to the scores.
     """
-    shared, whole, row, place, reads, writes, start, end, span, step = lanes(
+    shared, whole, row, out_row, reads, writes, start, end, span, step = lanes(
         ptr, order, piece_row, piece_start, rows, alone, pieces, split, L, BE
     )
     head = tl.program_id(1) * HB + tl.arange(0, HB)
@@ -264,22 +264,22 @@ def forward(
         else:
             found = found * inverse[:, :, None]
             found_features = found_features * inverse[:, :, None]
-        at = place[:, None] * (2 * c) + head[None, :]
+        at = out_row[:, None] * (2 * c) + head[None, :]
         known_heads = writes[:, None] & (head < c)[None, :]
         tl.store(stats + at, base, mask=known_heads)
         tl.store(stats + at + c, inverse, mask=known_heads)
     else:
         found = _added(sums, shared)
         found_features = _added(feature_sums, shared)
-    _write(y, place, c * W, cells, mask, writes, found)
+    _write(y, out_row, c * W, cells, mask, writes, found)
     if summed is not None:
-        _write(summed, place, c * F, feature_cells, feature_mask, writes, found_features)
+        _write(summed, out_row, c * F, feature_cells, feature_mask, writes, found_features)
 
 
 @triton.jit
-def _write(table, place, stride, cells, mask, writes, found):
+def _write(table, out_row, stride, cells, mask, writes, found):
     """Writes the cells of the rows of lanes, (L, HB, WB)."""
-    at = place[:, None, None] * stride + cells[None, :, :]
+    at = out_row[:, None, None] * stride + cells[None, :, :]
     tl.store(table + at, found, mask=writes[:, None, None] & mask[None, :, :])
 
 
@@ -302,7 +302,7 @@ def backward(
     heads of `d_features`, (E, blocks of heads, F). `passed`, (targets, c F), is what multiplies the features of entries
     in the place of <z, g>.
     """
-    shared, _, row, place_of_row, reads, writes, start, end, span, step = lanes(
+    shared, _, row, out_row, reads, writes, start, end, span, step = lanes(
         ptr, order, piece_row, piece_start, rows, alone, pieces, split, L, BE
     )
     head = tl.program_id(1) * HB + tl.arange(0, HB)
@@ -326,9 +326,7 @@ def backward(
         inverse = tl.load(stats + own_stats + c, mask=known_heads, other=0.0)[:, None, :]
         mean = tl.sum(mine_rows * _row(y, row, c * W, cells, mask, reads, ACC), 3)  # (L, 1, HB)
         own_delta = row[:, None, None] * c + head[None, None, :]
-        tl.store(
-            delta + own_delta, mean, mask=(writes & (place_of_row < rows))[:, None, None] & (head < c)[None, None, :]
-        )
+        tl.store(delta + own_delta, mean, mask=(writes & (out_row < rows))[:, None, None] & (head < c)[None, None, :])
     of_rows = d_rows is not None or d_own is not None or d_vectors is not None or d_asked is not None
     of_entries = d_entry is not None or d_factor is not None or d_values is not None or d_features is not None
     if not (of_rows or of_entries):
@@ -411,13 +409,13 @@ def backward(
                 tl.store(d_entry + at_terms, d_u, mask=here[:, :, None, None] & term_mask[None, None, :, :])
             term_sums += d_u
     if d_rows is not None:
-        _write(d_rows, place_of_row, c * W, cells, mask, writes, _added(sums, shared))
+        _write(d_rows, out_row, c * W, cells, mask, writes, _added(sums, shared))
     if d_own is not None:
-        _write(d_own, place_of_row, c * D, term_cells, term_mask, writes, _added(term_sums, shared))
+        _write(d_own, out_row, c * D, term_cells, term_mask, writes, _added(term_sums, shared))
     if d_vectors is not None:
-        _write(d_vectors, place_of_row, c * D, term_cells, term_mask, writes, _added(vector_sums, shared))
+        _write(d_vectors, out_row, c * D, term_cells, term_mask, writes, _added(vector_sums, shared))
     if d_asked is not None:
-        _write(d_asked, place_of_row, c * F, feature_cells, feature_mask, writes, _added(asked_sums, shared))
+        _write(d_asked, out_row, c * F, feature_cells, feature_mask, writes, _added(asked_sums, shared))
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -27,6 +27,7 @@ class Shares(NamedTuple):
     row, start: of each piece of a long row, its row and first entry; None if there are none.
     pieces: how many there are.
     long_rows: (L, 3) of each long row itself, its first piece, and the one past its last.
+    split: the entries of a piece.
     """
 
     order: Tensor
@@ -35,6 +36,7 @@ class Shares(NamedTuple):
     start: Tensor | None
     pieces: int
     long_rows: Tensor
+    split: int
 
 
 # Of the pointers of each compressed matrix: what the shares depend on, and they.
@@ -64,8 +66,8 @@ def _dealt(ptr: Tensor, entries: int, split: int, few: int) -> Shares:
         rows_jit.deal[-(-rows // _ROWS),](ptr, order, row, start, long_rows, counts, rows, split, few, B=_ROWS)
     alone, _, pieces, long = counts.tolist()
     if not pieces:
-        return Shares(order, alone, None, None, 0, long_rows[:0])
-    return Shares(order, alone, row[:pieces].clone(), start[:pieces].clone(), pieces, long_rows[:long].clone())
+        return Shares(order, alone, None, None, 0, long_rows[:0].clone(), split)
+    return Shares(order, alone, row[:pieces].clone(), start[:pieces].clone(), pieces, long_rows[:long].clone(), split)
 
 
 def blocks(c: int, *widths: int) -> dict[str, Any]:
@@ -106,9 +108,9 @@ class RowLists:
         shares, lanes = self.shares, options.get("L", 1)
         order, alone, row, start = (None, self.rows, None, None) if shares is None else shares[:4]
         if lanes == 1:
-            alone = self.rows
+            order, alone = None, self.rows
         programs = alone + self.pieces + -(-(self.rows - alone) // lanes)
-        ends = order, row, start, self.rows, alone, self.pieces, self.others, SPLIT
+        ends = order, row, start, self.rows, alone, self.pieces, self.others, SPLIT if shares is None else shares.split
         with torch.cuda.device_of(self.matrix[0]):
             kernel[programs, heads](*self.matrix, *place, *ends, *given, ACC=self.ACC, **options)
 

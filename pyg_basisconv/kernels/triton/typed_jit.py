@@ -9,7 +9,7 @@ Letters: G blocks on the diagonal of a matrix, (P, Q) each; RB rows, PB and QB c
 import triton
 import triton.language as tl
 
-from .rows_jit import SIZES, span
+from .rows_jit import SIZES, one_lane
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def multiplied(
     PRECISION: tl.constexpr, ACC: tl.constexpr, RB: tl.constexpr, PB: tl.constexpr, QB: tl.constexpr,
 ):  # fmt: skip
     """Rows, (t B, G P), with the blocks of the matrices of their groups, (K, G, P, Q): (t B, G Q)."""
-    row, _, start, end = span(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
+    row, _, start, end = one_lane(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
     g = tl.program_id(1).to(tl.int64) // tl.cdiv(Q, QB)
     q = (tl.program_id(1) % tl.cdiv(Q, QB) * QB + tl.arange(0, QB)).to(tl.int64)
     matrix = weight + tl.load(kind + row).to(tl.int64) * k_stride + g * g_stride
@@ -62,7 +62,7 @@ def outer(
     PRECISION: tl.constexpr, ACC: tl.constexpr, RB: tl.constexpr, PB: tl.constexpr, QB: tl.constexpr,
 ):  # fmt: skip
     """x^T z of each group: its rows x, (t B, G P), and those of z, (N B, G Q), at their nodes; (groups, G, P, Q)."""
-    _, place, start, end = span(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
+    _, out_row, start, end = one_lane(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
     block = tl.program_id(1) // tl.cdiv(Q, QB)
     g = block.to(tl.int64) // tl.cdiv(P, PB)
     p = (block % tl.cdiv(P, PB) * PB + tl.arange(0, PB)).to(tl.int64)
@@ -75,5 +75,5 @@ def outer(
         a = _cut(x + g * P, r, there, G * P, p, P)
         b = _cut(z + g * Q, at, known, G * Q, q, Q)
         sums = tl.dot(tl.trans(a), b, sums, input_precision=PRECISION, out_dtype=ACC)
-    at = (place * G + g) * (P * Q) + p[:, None] * Q + q[None, :]
+    at = (out_row * G + g) * (P * Q) + p[:, None] * Q + q[None, :]
     tl.store(out + at, sums, mask=(p < P)[:, None] & (q < Q)[None, :])
