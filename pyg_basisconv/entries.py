@@ -77,18 +77,18 @@ class Entries:
 
         return memo(self._lookups, name, build)  # type: ignore[no-any-return]
 
-    def _incidence(self, edge_ids: Tensor, more: int) -> tuple[Pattern, Tensor | None]:
-        edge, row, which = _of_edges(edge_ids, self.pattern.row)
+    def _incidence(self, more: int) -> tuple[Pattern, Tensor | None]:
+        edge, row, which = _of_edges(cast(Tensor, self.edge_ids), self.pattern.row)
         return Pattern(edge, row, self.num_edges + more, self.N), which
 
     @with_plain(_incidence)
-    def incidence(self, edge_ids: Tensor, more: int) -> tuple[Pattern, Tensor | None]:
+    def incidence(self, more: int) -> tuple[Pattern, Tensor | None]:
         """From the edges, and some rows more, to the targets of the entries; cached.
 
         The second part says which entries these are, as others have no edge: their positions, or None for all. In the
         portable path all are there, those of no edge at the first one, and it is (E,) which of them have an edge.
         """
-        return memo(self._lookups, ("incidence", more), lambda: self._incidence(edge_ids, more))  # type: ignore[no-any-return]
+        return memo(self._lookups, ("incidence", more), lambda: self._incidence(more))  # type: ignore[no-any-return]
 
     def runs(self, size: int) -> list["Entries"]:
         """The entries, split into ranges of whole targets with about `size` entries; cached."""

@@ -332,8 +332,12 @@ def _plain_over_degrees(
     s: Structure, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
 ) -> Tensor:
     """(E,) the weights, or ones, times powers of the degrees of the sources and of the targets, if these are given."""
-    ends = (s.at_source, out), (s.at_target, into)
-    factors = [at(power_or_zero(degree, exponent)) for at, degree in ends if degree is not None]
+    over_out = None if out is None else power_or_zero(out, exponent)
+    over_into = over_out
+    if into is not out:
+        over_into = None if into is None else power_or_zero(into, exponent)
+    ends = (s.at_source, over_out), (s.at_target, over_into)
+    factors = [at(power) for at, power in ends if power is not None]
     total = factors[0] if weight is None else factors[0] * weight
     return total if len(factors) == 1 else total * factors[1]
 

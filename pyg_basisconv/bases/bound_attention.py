@@ -272,7 +272,7 @@ class BoundAttention(MemberByMember):
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
         if self.has_edge_attr and e.edge_ids is not None:
-            pattern, which = e.incidence(e.edge_ids, more)
+            pattern, which = e.incidence(more)
             weight = _weights_of(self.weights().flatten(1), which)
         else:
             if e.complete:

@@ -1,11 +1,10 @@
 """Binds a graph by the kernels in Triton: torch sorts its edges, and one launch does what is left of each task."""
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
-from ..op import acc_dtype
 from . import bind_jit
+from .launch import of_sums
 
 _ENTRIES = 256  # of a program
 
@@ -42,7 +41,6 @@ def over_degrees(
     if result.numel():
         with torch.cuda.device_of(source):
             bind_jit.over_degrees[-(-source.numel() // _ENTRIES),](
-                *given, result, source.numel(), M, N, B=_ENTRIES, ROOT=exponent == -0.5,
-                ACC=tl.float64 if acc_dtype(degrees.dtype) == torch.float64 else tl.float32,
-            )  # fmt: skip
+                *given, result, source.numel(), M, N, B=_ENTRIES, ROOT=exponent == -0.5, ACC=of_sums(degrees.dtype)
+            )
     return result

@@ -80,6 +80,11 @@ def blocks(c: int, *widths: int) -> dict[str, Any]:
     return {"L": lanes, "BE": entries // lanes, "HB": HB, "num_warps": warps, "enable_fp_fusion": True}
 
 
+def of_sums(dtype: torch.dtype) -> Any:
+    """The dtype of sums, as kernels are told."""
+    return tl.float64 if dtype == torch.float64 else tl.float32
+
+
 def power_of_two(size: int) -> int:
     """The least that is not smaller."""
     return 1 << (size - 1).bit_length()
@@ -94,7 +99,7 @@ class RowLists:
     """
 
     def __init__(self, ptr: Tensor, index: Tensor, others: int, sums: torch.dtype) -> None:
-        self.rows, self.sums, self.ACC = ptr.numel() - 1, sums, tl.float64 if sums == torch.float64 else tl.float32
+        self.rows, self.sums, self.ACC = ptr.numel() - 1, sums, of_sums(sums)
         self.matrix, self.others, self.shares = (ptr, index), others, shares_of(ptr, index.numel())
         self.pieces = 0 if self.shares is None else self.shares.pieces
 
