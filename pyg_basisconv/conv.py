@@ -235,8 +235,9 @@ class BasisConv(MessagePassing):
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
         if known is not None and known.build is not None and not portable():
-            seen = witness(call) if programs.asked_before(key) else None
-            program = known.build(self, call, seen)
+            seen, basis = witness(call) if programs.asked_before(key) else None, self._basis_for(call)
+            read = _read_alike(basis, self, call, seen)
+            program = None if read is None else known.build(basis, *read)
             if program is not None:
                 if seen is not None:
                     programs.keep(key, call, program, seen)
@@ -313,7 +314,7 @@ class BasisConv(MessagePassing):
         if step is not None:
             result = partial(step, inputs.theta, inputs.x, param(self, "bias"), family)
             build = partial(_build_step, step) if graph is not None and self._is_plain(call) else None
-            return Evaluation(result, partial(_run_step, step, kept, None if reads is whole else reads), build)
+            return Evaluation(result, partial(_run_step, step, kept, reads), build)
         # The same for a family that is computed from content.
         content_step = family.content_step(self.theta, chosen.order) if in_steps and graph is not None else None
         if content_step is not None and graph is not None:
@@ -523,88 +524,15 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
     return y.untyped_storage()._cdata == t.untyped_storage()._cdata
 
 
-# The programs, whose first arguments are kept from the first call, and the functions that build them for another graph.
-# `family` is None if a bound family is an argument of each call; `observed` is True if the call returns the family.
+# The programs, whose first arguments are kept from the first call. `family` is None if a bound family is an argument of
+# each call; `observed` is True if the call returns the family.
 
 
-def _run_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
-    """An order in one step; `reads` is None if it reads x unchanged."""
+def _run_step(step: Step, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
+    """An order in one step, with a family that is the same in each call."""
     A = call.edge_index if family is None else family
-    x = call.x if reads is None else reads(call.x)
+    x = call.x if reads is whole else reads(call.x)
     return step(layer._modules["theta"], x, param(layer, "bias"), A)  # type: ignore[arg-type]
-
-
-def _read_alike(
-    basis: Basis, layer: BasisConv, call: Call, seen: Witness | None
-) -> tuple[Graph, Reader] | tuple[None, None]:
-    """The graph of a call whose other arguments are like those of a checked call, and how x is read.
-
-    Both are None if the call has to be bound like a first one.
-    """
-    x, (M, N) = call.x, sizes(call.size)
-    pair = isinstance(x, tuple | list)
-    source = x[0] if pair else x
-    rows = source.shape[-2]
-    M, N = basis.sized(rows if M is None else M, N, None, None)
-    target_row: int | None = 0
-    if pair or rows != M or N not in (None, rows):
-        features, M, N, target_row = read_features(x, M, N, None, layer.theta, basis.reads_target)
-        if features is not source:
-            return None, None
-    if autocasting(source.device):
-        return None, None
-    graph = read_graph(
-        *call[1:4],
-        size=(M, rows if N is None else N),
-        dtype=source.dtype,
-        device=source.device,
-        target_row=target_row,
-        sources=rows if pair else None,
-        flow=layer.flow,
-        seen=seen,
-    )
-    return graph, sources if pair else whole
-
-
-def _build_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
-    """The program `_run_step` for another graph; None if it does not fit."""
-    basis = layer._basis_for(call)
-    graph, reads = _read_alike(basis, layer, call, seen)
-    if graph is None:
-        return None
-    family = basis.on(graph)
-    fits = family.takes_rows and family.M == graph.M
-    return partial(_run_step, step, family, None if reads is whole else reads) if fits else None
-
-
-def _build_order(chosen: Plan, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
-    """The program `_run_order` for another graph; None if it does not fit."""
-    basis = layer._basis_for(call)
-    graph, reads = _read_alike(basis, layer, call, seen)
-    if graph is None or reads is None:
-        return None
-    family = basis.on(graph)
-    return partial(_run_order, chosen, family, reads) if family.M == graph.M else None
-
-
-def _build_order_of_weights(chosen: Plan, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
-    """The program `_run_order_of_weights` for another graph; None if it does not fit."""
-    graph, reads = _read_alike(layer._basis_for(call), layer, call, seen)
-    if graph is None or reads is None or graph.M != graph.N:
-        return None
-    return partial(_run_order_of_weights, chosen, graph.holding_weight(None), reads)
-
-
-def _build_content_step(
-    on: Callable[[Basis, Graph], ContentStep | None], layer: BasisConv, call: Call, seen: Witness | None
-) -> Program | None:
-    """The program `_run_content_step` for another graph; None if it does not fit."""
-    basis = layer._basis_for(call)
-    graph, reads = _read_alike(basis, layer, call, seen)
-    if graph is None or reads is None:
-        return None
-    step = on(basis, graph)
-    return None if step is None else partial(_run_content_step, step, graph, reads, False)
 
 
 def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
@@ -648,3 +576,57 @@ def _run_content_order(chosen: Plan, graph: Graph, reads: Reader, observed: bool
     family = basis.on(read) if observed else basis.build(read)  # `on` records the origin, which the caller may read
     y = layer._in_order(inputs, family, chosen, call)
     return (y, family.matrices) if observed else y
+
+
+# Programs for another graph: what builds them has its first argument from the first call, too.
+
+
+def _read_alike(basis: Basis, layer: BasisConv, call: Call, seen: Witness | None) -> tuple[Graph, Reader] | None:
+    """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
+    has to be bound like a first one.
+    """
+    x, (M, N) = call.x, sizes(call.size)
+    pair = isinstance(x, tuple | list)
+    source = x[0] if pair else x
+    rows = source.shape[-2]
+    M, N = basis.sized(rows if M is None else M, N, None, None)
+    target_row: int | None = 0
+    if pair or rows != M or N not in (None, rows):
+        features, M, N, target_row = read_features(x, M, N, None, layer.theta, basis.reads_target)
+        if features is not source:
+            return None
+    if autocasting(source.device):
+        return None
+    graph = read_graph(
+        *call[1:4],
+        size=(M, rows if N is None else N),
+        dtype=source.dtype,
+        device=source.device,
+        target_row=target_row,
+        sources=rows if pair else None,
+        flow=layer.flow,
+        seen=seen,
+    )
+    return graph, sources if pair else whole
+
+
+def _build_step(step: Step, basis: Basis, graph: Graph, reads: Reader) -> Program | None:
+    family = basis.on(graph)
+    return partial(_run_step, step, family, reads) if family.takes_rows and family.M == graph.M else None
+
+
+def _build_order(chosen: Plan, basis: Basis, graph: Graph, reads: Reader) -> Program | None:
+    family = basis.on(graph)
+    return partial(_run_order, chosen, family, reads) if family.M == graph.M else None
+
+
+def _build_order_of_weights(chosen: Plan, basis: Basis, graph: Graph, reads: Reader) -> Program | None:
+    square = graph.M == graph.N
+    return partial(_run_order_of_weights, chosen, graph.holding_weight(None), reads) if square else None
+
+
+def _build_content_step(
+    on: Callable[[Basis, Graph], ContentStep | None], basis: Basis, graph: Graph, reads: Reader
+) -> Program | None:
+    step = on(basis, graph)
+    return None if step is None else partial(_run_content_step, step, graph, reads, False)

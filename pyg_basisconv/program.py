@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 
 Program = Callable[[Any, Call], Any]  # from the layer and a call to its result
-Builder = Callable[[Any, Call, Witness | None], Program | None]  # from the layer, a call and a witness of its tensors
+Builder = Callable[[Any, Any, Any], Program | None]  # from the basis, another graph, and how x is read
 
 
 class Evaluation(NamedTuple):
