@@ -9,11 +9,13 @@ from torch_geometric.nn import DirGNNConv, GATConv, GraphConv, SAGEConv, SignedC
 
 from ..bases import Identity
 from ..cache import once
-from .build import adjacency, basis_conv, matrix, takes_mean
+from .build import adjacency, basis_conv, matrix
 from .composite import Composite, GraphLayer
 from .layers import both
 from .registry import REVERSED, Unchanged, combinations, rebuild_part, rule
 from .sums import with_root
+
+_READS: dict[str, Any] = {"names": ("x", "edge_index"), "values": "drop"}  # how the parts of a SignedConv are called
 
 
 @rule(
@@ -30,19 +32,14 @@ def signed(layer: Any) -> nn.Module:
     return FirstSigned(layer) if layer.first_aggr else DeepSigned(layer)
 
 
-def _reads(layer: Any) -> dict[str, Any]:
-    """How the parts of a layer are called."""
-    return {"names": ("x", "edge_index"), "values": "drop", "merge": takes_mean(layer)}
-
-
 class FirstSigned(GraphLayer):
     """The first layer: the results of positive and negative edges, concatenated."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
-        A, reads = adjacency(layer), _reads(layer)
-        self.pos = with_root(layer, A, layer.lin_pos_l, layer.lin_pos_r, **reads)
-        self.neg = with_root(layer, A, layer.lin_neg_l, layer.lin_neg_r, **reads)
+        A = adjacency(layer)
+        self.pos = with_root(layer, A, layer.lin_pos_l, layer.lin_pos_r, **_READS)
+        self.neg = with_root(layer, A, layer.lin_neg_l, layer.lin_neg_r, **_READS)
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
         return torch.cat([self.pos(x, pos_edge_index), self.neg(x, neg_edge_index)], -1)
@@ -56,7 +53,7 @@ class DeepSigned(GraphLayer):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__(layer, **_reads(layer))
+        super().__init__(layer, **_READS)
         F, A = layer.in_channels, adjacency(layer)
         self.like, self.unlike, self.root = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         linears = ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.nn.aggr import MeanAggregation
 from torch_geometric.typing import SparseTensor
 
 from ..basis import Basis
@@ -43,7 +44,8 @@ class Signature:
 
     @classmethod
     def of(cls, layer: Any, names: tuple[str, ...] = (), values: str = "keep", merge: bool = False) -> "Signature":
-        """The call of a layer, with the names of its `forward`, or others."""
+        """The call of a layer, with the names of its `forward`, or others; a layer that takes a mean merges."""
+        merge = merge or type(getattr(layer, "aggr_module", None)) is MeanAggregation
         names = names or tuple(inspect.signature(type(layer).forward).parameters)[1:]
         return cls(type(layer).__name__, names, getattr(layer, "flow", "source_to_target"), values, merge)
 

@@ -1,5 +1,6 @@
-"""Attention between points, whose weights are one for each channel."""
+"""Attention whose weights are one for each channel: between points, and continuous filters."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import PointTransformerConv
 from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.nn.models.schnet import CFConv
 
 from ..cache import once
 from ..content import Content
@@ -14,11 +16,12 @@ from ..entries import Entries
 from ..graph import gather_pattern
 from ..kernels import Pattern, spmm
 from ..mechanisms import Mechanism, Score
-from ..mechanisms.rows import TermRows
+from ..mechanisms.edges import edge_features, edge_rows
+from ..mechanisms.rows import ListedTerms, TermRows
 from ..reading import read_graph
-from ..theta import Split
+from ..theta import Heads, Split
 from .attention import apply_weights, attention_conv, weigh
-from .build import check_initialized, check_sum
+from .build import check_initialized, check_sum, fill
 from .composite import GraphLayer
 from .edges import count_edges, read_edges, sums_of
 from .layers import both, pair, unpaired
@@ -107,3 +110,41 @@ def _ends(edges: Tensor, size: tuple[int, int]) -> tuple[Pattern, Pattern, Tenso
     source, target, each = graph.source, graph.target, torch.arange(graph.E, device=edges.device)
     both = Pattern(torch.cat([source, target + size[0]]), torch.cat([each, each]), sum(size), graph.E)
     return both, gather_pattern(source, size[0]), torch.stack([each, edges[1]])
+
+
+class EdgeChannels(Mechanism):
+    """The features of edges themselves, one for each head."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.edge_dim = dim
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        z = edge_features(content, self.edge_dim)
+        listed = z.dim() == 2 and entries.are_edges
+        terms = ListedTerms(content, entries) if listed else edge_rows(content, entries, self.edge_dim)
+        return TermRows(entry=terms, batch=content.batch)
+
+    def extra_repr(self) -> str:
+        return str(self.edge_dim)
+
+
+@rule(CFConv)
+class ConvertedCF(GraphLayer):
+    r""":math:`\sum_m c_{mn} \, x_m \Theta \odot h(z_{mn})`, with a gate for each channel by a network h, then a
+    Linear; c falls to zero at the cutoff. Of numbers for each edge and channel there are only the gates.
+    """
+
+    kept = ("nn", "lin2")
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        check_sum(layer)
+        first = layer.lin1
+        F, P, gates = first.out_features, first.in_features, EdgeChannels(first.out_features)
+        self.conv = attention_conv(layer, F, gates, Heads(), P, F, normalize=None)
+        fill(self.conv.theta, weight=first.weight)
+
+    def compute(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Any:
+        cut = (edge_weight * (math.pi / (2 * self.cutoff))).cos().square()  # half of 1 + the cosine of twice as much
+        return self.lin2(self.conv(x, edge_index, edge_attr=self.nn(edge_attr) * cut.unsqueeze(-1)))

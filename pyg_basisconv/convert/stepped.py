@@ -11,7 +11,7 @@ from torch_geometric.typing import SparseTensor
 
 from ..bases import Adjacency
 from ..errors import reject
-from .build import adjacency, basis_conv, check_initialized, takes_mean
+from .build import adjacency, basis_conv, check_initialized
 from .composite import Composite, GraphLayer
 from .layers import Signature
 from .polynomials import polynomial
@@ -25,8 +25,8 @@ class ConvertedPDN(GraphLayer):
     kept = ("mlp",)
 
     def __init__(self, layer: Any) -> None:
-        super().__init__(layer, merge=takes_mean(layer))
-        weighted = Signature.of(layer, ("x", "edge_index", "edge_weight"), merge=takes_mean(layer))
+        super().__init__(layer)
+        weighted = Signature.of(layer, ("x", "edge_index", "edge_weight"))
         loops = layer.normalize and layer.add_self_loops
         weight = layer.lin.weight.t().unsqueeze(0)
         self.conv = polynomial(layer, weight, bias=layer.bias, loops=loops, call=weighted)
@@ -47,7 +47,7 @@ class ConvertedGated(GraphLayer):
     kept = ("rnn",)
 
     def __init__(self, layer: Any) -> None:
-        super().__init__(layer, merge=takes_mean(layer))
+        super().__init__(layer)
         A = adjacency(layer)
         self.convs = nn.ModuleList(basis_conv(layer, matrix.unsqueeze(0), A) for matrix in layer.weight)
 
