@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, cached_property, memo, without_cached
+from .cache import IdentityCache, cached_property, kept, memo, without_cached
 from .compiled import serial_number
 from .content import Content, Inputs
 from .costs import Direction, Work
@@ -161,10 +161,10 @@ class BoundBasis:
         """The sum of all products, without autograd: (M, K Q) -> (N, Q)."""
         raise NotImplementedError
 
-    @property
+    @kept
     def adjoint(self) -> "BoundBasis":
-        """`T`, cached."""
-        raise NotImplementedError
+        """`T` of constant matrices, cached."""
+        return self.T
 
     @property
     def total(self) -> "BoundBasis | None":
@@ -383,6 +383,10 @@ class Derived(BoundBasis):
     @property
     def T(self) -> BoundBasis:
         return self.remake([part.T for part in self.parts])
+
+    @kept
+    def adjoint(self) -> BoundBasis:
+        return self.remake([part.adjoint for part in self.parts])
 
     def map(self, change: "Change") -> BoundBasis:
         return self.remake([part.map(change) for part in self.parts])

@@ -21,7 +21,7 @@ _WITHOUT_TENSORS = 8  # results kept that depend on no tensor, which only this l
 _MAX_BYTES = 64 << 20  # of all tensors that are keys of a cache
 _NEWEST = 4  # entries that stay, whatever their size
 _MISSING: Any = object()
-_CHECKED = 8  # entries that are checked at most, whether their tensors are gone, when one is added
+_CHECKED = 8  # entries that `drop_expired` checks at most
 _COMPARED_BY_VALUE = ContextVar("_COMPARED_BY_VALUE", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
@@ -64,6 +64,18 @@ def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., Any], *args:
         return build(*args)
     made = outside_inference_mode(build, *args) if torch.is_inference_mode_enabled() else build(*args)
     return store.setdefault(key, made)
+
+
+def drop_expired(store: dict[Any, Any]) -> None:
+    """Drops entries with a `witness` whose tensors have been deleted, from those checked longest ago to one that stays.
+
+    (Until its weak references are gone, no other storage gets the address of a deleted one.)
+    """
+    for key in list(store)[:_CHECKED]:  # a copy of the keys, as other threads may add to them
+        entry = store.pop(key, None)
+        if entry is not None and not entry.witness.expired:
+            store[key] = entry
+            return
 
 
 def drop_oldest(store: dict[Any, Any], limit: int) -> None:
@@ -261,18 +273,9 @@ class IdentityCache:
         return found
 
     def _sweep(self, nbytes: int) -> None:
-        """Makes room for an entry whose keys have so many bytes.
-
-        Of the entries that were checked longest ago, it drops those whose tensors have been deleted, up to the first
-        whose tensors are alive. (Until its weak references are gone, no other storage gets the address of a deleted
-        one.)
-        """
+        """Makes room for an entry whose keys have so many bytes."""
         entries = self._entries
-        for key in list(entries)[:_CHECKED]:  # a copy of the keys, as other threads may add to them
-            entry = entries.pop(key, None)
-            if entry is not None and not entry.witness.expired:
-                entries[key] = entry
-                break
+        drop_expired(entries)
         drop_oldest(entries, self._limit - 1)
         if nbytes * self._limit <= _MAX_BYTES:  # too small to matter; larger ones were counted when they were added
             return

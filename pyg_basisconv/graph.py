@@ -169,9 +169,21 @@ class Graph:
         vars(graph).update({**vars(self), "_bare": None, **changes})
         return graph
 
-    def holding(self, content: Content | None) -> "Graph":
-        """The same graph and its derived results, with the content that a basis reads, or without."""
+    def holding(self, content: Content) -> "Graph":
+        """The same graph and its derived results, with the content that a basis reads."""
         return self._replace(content=content)
+
+    @property
+    def plain(self) -> "Graph":
+        """The same graph and its derived results, without features: what is kept must not hold those of one call."""
+        alone = self.content is None and self._edge_attr is None
+        return self if alone else self._replace(content=None, _edge_attr=None)
+
+    def _changed(self, name: str, **changes: Any) -> "Graph":
+        """The same graph with some attributes changed, without derived results; cached, but for its features."""
+        key = name, *changes.values()
+        graph: Graph = self.memo(key, lambda: self.plain._replace(**changes, _memo={}))
+        return graph._replace(content=self.content, _edge_attr=self._edge_attr)
 
     def holding_weight(self, weight: Tensor | None) -> "Graph":
         """The same graph with weights that learn, as it had them before, or without any; without derived results."""
@@ -215,9 +227,7 @@ class Graph:
 
     def on_grid(self, grid: Ints | None) -> "Graph":
         """The same graph with another grid of sources, or none; cached."""
-        if grid == self.grid:
-            return self
-        return self.memo(("on_grid", grid), lambda: self._replace(grid=grid, _memo={}))  # type: ignore[no-any-return]
+        return self if grid == self.grid else self._changed("on_grid", grid=grid)
 
     def resized(self, M: int, N: int, grid: Ints | None) -> "Graph":
         """A graph of these numbers of sources and targets: `on_grid` if they are the same, else without edges."""
@@ -230,19 +240,12 @@ class Graph:
             return Graph(structure, None, self.dtype, self.batch, self.lambda_max, self.target_row, M, grid)
 
         graph: Graph = self.memo(("resized", M, N, grid), build)
-        return graph if self.content is None else graph.holding(self.content)
+        return graph._replace(content=self.content)
 
     @property
     def from_intermediate(self) -> "Graph":
         """The same graph, with the targets of another family as sources: each source has its row of x."""
-        if self.target_row == 0:
-            return self
-        # What is kept must not hold the content of one call.
-        held = self.content, self._edge_attr
-        graph: Graph = self.memo(
-            "from_intermediate", lambda: self._replace(target_row=0, _memo={}, content=None, _edge_attr=None)
-        )
-        return graph._replace(content=held[0], _edge_attr=held[1])
+        return self if self.target_row == 0 else self._changed("from_intermediate", target_row=0)
 
     @property
     def source(self) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
-from .cache import Witness, constituents, drop_oldest
+from .cache import Witness, constituents, drop_expired, drop_oldest
 from .costs import rounded
 from .features import is_head
 from .graph import sizes
@@ -23,7 +23,6 @@ _PLAIN = (Tensor, Parameter)
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _LIMIT = 8  # programs that a layer keeps
 FORMS = 32  # forms of calls whose plans it keeps
-_CHECKED = 8  # programs that are checked at most, whether their graphs are gone, when one is added
 
 
 class Call(NamedTuple):
@@ -110,8 +109,6 @@ class Programs:
     def keep(self, key: Hashable, call: Call, program: Program, seen: Witness) -> None:
         """Keeps a program, unless the tensors that it was made from have changed meanwhile.
 
-        To make room, programs whose graphs are gone are dropped first, and then the oldest.
-
         Args:
             key: of the call, see `call_key`.
             call: the call that the program was made for.
@@ -121,11 +118,7 @@ class Programs:
         if seen.compares and not seen.agrees(_parts(call)):  # a change of integers changes the key
             return
         kept = self._kept
-        for some in list(kept)[:_CHECKED]:  # those checked longest ago, in a list, as other threads may add to them
-            one = kept.pop(some, None)
-            if one is not None and not one.witness.expired:
-                kept[some] = one
-                break
+        drop_expired(kept)
         kept.pop(key, None)
         drop_oldest(kept, _LIMIT - 1)
         kept[key] = _Kept(program, seen)

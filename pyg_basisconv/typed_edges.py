@@ -57,10 +57,6 @@ class TypedEdges(Explicit):
         z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
         return spmm_rows(z, *self._from)
 
-    @kept
-    def adjoint(self) -> "TypedEdges":
-        return self.T  # type: ignore[return-value]
-
     @property
     def total(self) -> "TypedEdges":
         return self if self.K == 1 else self._merged

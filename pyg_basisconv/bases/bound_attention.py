@@ -34,7 +34,6 @@ from .weighing import (
     attend_all_pairs,
     attend_given,
     attend_in_rows,
-    attend_observed,
     dropout_factors,
     weights_across,
 )
@@ -389,12 +388,10 @@ class BoundAttention(MemberByMember):
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
         if order == "native" and self.valued is None:
             y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
-        elif self.observed:
-            y, self._weights = attend_observed(self.weighing, self.entries, inputs, bias, self.valued)
         elif self.given is not None:
             y = attend_given(self.given, inputs, bias, order)
         else:
-            y = attend_in_rows(self.weighing, self.entries, inputs, bias, self.valued)
+            y, self._weights = attend_in_rows(self.weighing, self.entries, inputs, bias, self.valued, self.observed)
         return cast(Tensor, y)
 
     @cached_property
@@ -464,24 +461,20 @@ def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
     def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, BoundAttention] | None:
         if basis.mask is not mask:
             return None
-        weighing = basis.weighing(content, entries)
-        if content.observed:
+        weighing, observed = basis.weighing(content, entries), content.observed
+        if observed:
             if weighing.dropout[0]:
                 return None
-            found = BoundAttention(
-                basis.K,
-                weighing._replace(score=weighing.score.snapshot()),
-                entries,
-                (),
-                content.x.dtype,
-                True,
-                content.has_edge_rows,
-                valued=None if content.edge_values is None else content,
-            )
-            return found.in_one_step("theta_first", content.inputs, bias), found
-        y = attend_in_rows(weighing, entries, content.inputs, bias, content)
-        replays.record(basis, content, weighing, entries)
-        return y
+            weighing = weighing._replace(score=weighing.score.snapshot())
+        y, weights = attend_in_rows(weighing, entries, content.inputs, bias, content, observed)
+        if not observed:
+            replays.record(basis, content, weighing, entries)
+            return y
+        about = (), content.x.dtype, True, content.has_edge_rows
+        valued = None if content.edge_values is None else content
+        found = BoundAttention(basis.K, weighing, entries, *about, valued=valued)
+        found._weights = weights
+        return y, found
 
     return ContentStep(run, partial(replays, entries), partial(_step_on, mask, replays))
 

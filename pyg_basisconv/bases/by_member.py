@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, Work
-from ..bound import Change
+from ..bound import Derived
 from ..errors import reject
 from ..kernels.grids import Ints
 from ..typed_edges import dense, members
@@ -25,11 +25,11 @@ class MemberByMember(BoundBasis):
         return self.each(x.expand(self.K, *x.shape))
 
 
-class DisjointUnion(MemberByMember):
+class DisjointUnion(MemberByMember, Derived):
     """Families of the graphs of a batch, written out as one on their disjoint union."""
 
     def __init__(self, whole: BoundBasis, batch: Ints, M: int, N: int) -> None:
-        self.whole, self.batch = whole, batch
+        self.parts, self.batch = (whole,), batch
         self.K, self.M, self.N, self.dtype, self.device = whole.K, M, N, whole.dtype, whole.device
 
     def each(self, z: Tensor) -> Tensor:
@@ -37,22 +37,14 @@ class DisjointUnion(MemberByMember):
         if more < 0 or tuple(lead[more:]) != self.batch:
             reject("x", f"the batch dimensions {self.batch}", tuple(lead), "bind with these features")
         z = z.flatten(1 + more, -2)
-        return self.whole.each(z).unflatten(-2, (*self.batch, self.N))
+        return self.parts[0].each(z).unflatten(-2, (*self.batch, self.N))
 
     @property
     def T(self) -> BoundBasis:
-        return DisjointUnion(self.whole.T, self.batch, self.N, self.M)
+        return DisjointUnion(self.parts[0].T, self.batch, self.N, self.M)
+
+    def remake(self, parts: Sequence[BoundBasis]) -> BoundBasis:
+        return DisjointUnion(parts[0], self.batch, self.M, self.N)
 
     def work(self, direction: Direction) -> Work:
-        return self.whole.work(direction)
-
-    def map(self, change: Change) -> BoundBasis:
-        return DisjointUnion(self.whole.map(change), self.batch, self.M, self.N)
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.whole.requires_grad
-
-    @property
-    def draws(self) -> bool:
-        return self.whole.draws
+        return self.parts[0].work(direction)

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..bound import Derived
-from ..cache import kept
 from ..errors import call_it, check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
@@ -94,10 +93,6 @@ class BoundPolynomial(Derived):
 
     def remake(self, parts: Sequence[BoundBasis]) -> "BoundPolynomial":
         return BoundPolynomial(parts[0], self.K, self.a, self.c)
-
-    @kept
-    def adjoint(self) -> "BoundPolynomial":
-        return self.remake([self.operator.adjoint])
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)

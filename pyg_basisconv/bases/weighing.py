@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..content import Content, Inputs
 from ..entries import Entries
-from ..kernels import ProductScores, Valued, scored_attention, softmax
+from ..kernels import ProductScores, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import pair_rows
 from ..kernels.scored import Scoring, observed_attention
@@ -89,30 +89,33 @@ def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
 
 
 def attend_in_rows(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, valued: Content | None = None
-) -> Tensor:
-    """Theta first, node-major throughout; `valued` has the values of entries, where they have some."""
+    weighing: Weighing,
+    entries: Entries,
+    inputs: Inputs,
+    bias: Tensor | None,
+    valued: Content | None,
+    observed: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Theta first, node-major throughout; and, if observed, which is without dropout, the weights that were applied,
+    (K, E), which are stored. `valued` has the values of entries, where they have some.
+    """
     theta, (p, seed), weighing = inputs.theta, weighing.dropout, weighing.written_out(entries)
-    K, (scoring, tensors), factor = theta.K, _upcast(weighing), _factor(weighing, entries, theta.K)
-    z = inputs.rows  # after the scores, whose projections may have computed it in the same product
+    scoring, rows = cast(tuple[Scoring, tuple[Tensor | None, ...]], weighing.in_rows)
+    tensors = [None if t is None else upcast(t) for t in rows]
+    factor = entries.weight if weighing.weighted else None
+    factor = None if factor is None else factor.unsqueeze(1).expand(-1, theta.K)
+    # After the scores, whose projections may have computed them in the same product; and a checkpoint compares what
+    # calls save, in order.
+    z = inputs.rows
     if p:
-        kept = dropout_factors(
-            z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed
-        ).t()
+        numbers = z.new_empty(theta.K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32))
+        kept = dropout_factors(numbers, p, seed).t()
         factor = kept if factor is None else factor * kept
-    values = _values(valued, entries)
-    y = scored_attention(scoring, tensors, z, K, weighing.normalize == "source", entries.pattern, factor, values)
-    return theta.join(y, bias)
-
-
-def attend_observed(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, valued: Content | None = None
-) -> tuple[Tensor, Tensor]:
-    """The same without dropout, and the weights that were applied, (K, E); they are stored."""
-    theta, weighing = inputs.theta, weighing.written_out(entries)
-    K, (scoring, tensors), factor = theta.K, _upcast(weighing), _factor(weighing, entries, theta.K)
-    z, normalised, values = inputs.rows, weighing.normalize == "source", _values(valued, entries)
-    y, weights = observed_attention(scoring, tensors, z, K, normalised, entries.pattern, factor, values)
+    values = None if valued is None else valued.values_at(entries)
+    about = scoring, tensors, z, theta.K, weighing.normalize == "source", entries.pattern, factor, values
+    if not observed:
+        return theta.join(scored_attention(*about), bias), None
+    y, weights = observed_attention(*about)
     return theta.join(y, bias), weights.t()
 
 
@@ -122,26 +125,6 @@ def attend_given(matrices: Tensor, inputs: Inputs, bias: Tensor | None, order: s
     if order == "a_first" and theta.K == 1:
         return theta.join(theta.rows(A @ inputs.x), bias)
     return theta.join(A @ inputs.rows, bias)
-
-
-def _upcast(weighing: Weighing) -> tuple[Scoring, list[Tensor | None]]:
-    """The node-major scoring, and its tensors in the precision of scores."""
-    scoring, tensors = cast(tuple[Scoring, tuple[Tensor | None, ...]], weighing.in_rows)
-    return scoring, [None if t is None else upcast(t) for t in tensors]
-
-
-def _values(valued: Content | None, entries: Entries) -> Valued | None:
-    """The values of the entries, by target, which are added to those of the sources; None for none.
-
-    Scores are computed before them, as the plan of a first call does: a checkpoint compares what calls save, in order.
-    """
-    return None if valued is None else valued.values_at(entries)
-
-
-def _factor(weighing: Weighing, entries: Entries, K: int) -> Tensor | None:
-    """(E, K) the weights of the mask, if they count."""
-    factor = entries.weight if weighing.weighted else None
-    return None if factor is None else factor.unsqueeze(1).expand(-1, K)
 
 
 def attend_all_pairs(

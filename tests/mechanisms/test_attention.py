@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv, GATConv, GATv2Conv, TransformerConv
 
-from pyg_basisconv import BasisConv, bases, mechanisms, theta
+from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, theta
 from pyg_basisconv.kernels import Pattern, hidden_layer
 from tests import contract, oracle as matrices
 from tests.contract import same as close, take
@@ -955,6 +955,16 @@ def test_cached_is_not_stale() -> None:
 
         check_freshness(c, make)
         check_paths(c, make)
+
+
+def test_a_graph_without_the_grid_of_a_call_is_not_stale() -> None:
+    """A family on a grid of its own is turned on such a graph, which is kept, but not with the features of a call."""
+    band = bases.Shifts((4, 4), [(0, 1), (1, 0), (0, 0)])
+    on_grid = GridConv(6, 6, bases.Attention(2, mechanisms.Dot(3), band).T, theta.Heads())
+    on_rows = BasisConv(6, 6, on_grid.basis, on_grid.theta)
+    for _ in range(3):
+        image = torch.randn(1, 6, 4, 4)
+        close(on_grid(image).flatten(2).mT, on_rows(image.flatten(2).mT))
 
 
 @pytest.mark.parametrize(
