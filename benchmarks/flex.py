@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from pyg_basisconv.kernels import Pattern, ProductScores, scored_attention
+from pyg_basisconv.kernels import Pattern, ProductScores, Sums, scored_attention
 
 from .compare import assert_close
 from .gpu_rows import compared
@@ -40,7 +40,7 @@ class FlexRow:
 
         def ours() -> Tensor:
             query, key, value = sides
-            return scored_attention(ProductScores(), [key, query * D**-0.5], value, HEADS, True, pattern)
+            return scored_attention(Sums(ProductScores(), True, pattern, HEADS), value, [key, query * D**-0.5])
 
         def step(attention: object) -> tuple[Tensor, ...]:
             y = attention()

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from ..content import Content, Mapped, apply_maps
 from ..entries import Entries
-from ..kernels import Affine, Valued
+from ..kernels import Affine, Sums, Valued
 from ..kernels.multihead import HELD
 from ..kernels.op import PLAIN
-from ..kernels.scored import Scoring, kernels_take, of_entries, one_pass
+from ..kernels.scored import kernels_take, of_entries, one_pass
+from ..kernels.scoring import Scoring
 from ..mechanisms import Mechanism
 from ..theta import Theta
 from ..theta.heads import Values
 
-_NO_VALUES = None, None, None  # what `of_entries` gives where edges have none
 _TRIES = 4  # records that a program makes at most, if attributes of the basis change between its calls
 _saved_by_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # the innermost ones, or None
 _OWN = __name__.partition(".")[0]
@@ -156,12 +156,10 @@ class Replay:
         form = self.scoring.form(rows, self.K)
         if form is None:
             return None
-        normalised, (z, of_edges, map) = self.normalize == "source", self.values
-        more: Sequence[Tensor | None] = _NO_VALUES
-        if of_edges is not None and map is not None:
-            values = Valued(found[of_edges], map.of(given).weight)
-            more = of_entries(values, form, normalised, self.K, found[z].shape[1])
-        y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, found[z], None, *more, *rows)
+        z, of_edges, map = self.values
+        values = None if of_edges is None or map is None else Valued(found[of_edges], map.of(given).weight)
+        sums = Sums(self.scoring, self.normalize == "source", entries.pattern, self.K)
+        y = one_pass(sums, form, (found[z], None, *of_entries(sums, form, found[z], values), *rows))
         if self.adds and bias is not None and bias.dtype is y.dtype:
             return y.add_(bias)  # these sums are nobody else's
         return theta.join(y, bias)
@@ -217,11 +215,10 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     if not plain or found is None or (weighing.weighted and entries.has_weight) or not _known(basis, theta):
         return None
     (scoring, tensors), rows, values, K = found, content.inputs.rows, content.values_at(entries), basis.K
-    normalised = basis.normalize == "source"
     if rows.dtype is not x.dtype or x.layout != torch.strided:
         return None
-    form = scoring.form(tensors, K)
-    if kernels_take(form, normalised, K, entries.pattern, rows, None, values, tensors) is None:
+    form, sums = scoring.form(tensors, K), Sums(scoring, basis.normalize == "source", entries.pattern, K)
+    if kernels_take(sums, form, rows, tensors, None, values) is None:
         return None
     own = (theta, *basis.mechanism.modules())
     parameters = _Parameters(own if content.edge_values is None else (*own, content.edge_values))

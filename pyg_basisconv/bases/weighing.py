@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 from ..content import Content, Inputs
 from ..entries import Entries
-from ..kernels import ProductScores, scored_attention, softmax
+from ..kernels import ProductScores, Sums, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import pair_rows
-from ..kernels.scored import Scoring, observed_attention
+from ..kernels.scored import observed_attention
+from ..kernels.scoring import Scoring
 from ..mechanisms import Score
 from ..mechanisms.base import upcast
 from ..mechanisms.rows import TermRows
@@ -112,7 +113,7 @@ def attend_in_rows(
         kept = dropout_factors(numbers, p, seed).t()
         factor = kept if factor is None else factor * kept
     values = None if valued is None else valued.values_at(entries)
-    about = scoring, tensors, z, theta.K, weighing.normalize == "source", entries.pattern, factor, values
+    about = Sums(scoring, weighing.normalize == "source", entries.pattern, theta.K), z, tensors, factor, values
     if not observed:
         return theta.join(scored_attention(*about), bias), None
     y, weights = observed_attention(*about)

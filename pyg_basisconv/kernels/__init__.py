@@ -8,7 +8,8 @@ from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
-from .scored import ProductScores, ProjectedScores, TermScores, Valued, attention, scored_attention
+from .scored import attention, scored_attention
+from .scoring import ProductScores, ProjectedScores, Sums, TermScores, Valued
 from .tiled import Matchings, gather_matmul
 from .typed import Pairs, typed_matmul
 
@@ -21,6 +22,7 @@ __all__ = [
     "Piece",
     "ProductScores",
     "ProjectedScores",
+    "Sums",
     "TermScores",
     "Valued",
     "a_first",

@@ -8,10 +8,9 @@ from torch import Tensor
 from ..portable import with_plain
 from .activations import ActivationCode
 from .multihead import group_sums, rows_at, scale_rows, sum_channels, to_heads
-from .onepass import PRODUCTS, ScoreForm
 from .op import recorded
 from .pattern import Pattern
-from .scored import ScoreGrad, Tensors, Valued
+from .scoring import PRODUCTS, ScoreForm, ScoreGrad, Tensors, Valued
 
 
 def _derivative(

@@ -9,23 +9,20 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..backend import KERNELS, uses_triton
 from ..errors import reject
-from .activations import ActivationCode
 from .memory import room
 from .op import PLAIN, acc_dtype
-from .pattern import INT32_MAX, Pattern, extremes
+from .pattern import INT32_MAX, extremes
+from .scoring import HIDDEN, PRODUCTS, PROJECTED, TERMS, ScoreForm, Sums, Tensors
 
 Kernel = Callable[[bytes], int]
 Saved = Sequence[Tensor | None]  # four tensors for the backward pass
-
-# How scores are computed, as `Kind` in the kernels.
-TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
 _CALL = struct.Struct("=9qd48q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _NO_FEATURES = 0, 0, 0, 0, 0, 0, 0
@@ -33,31 +30,6 @@ _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
 _WIDEST = 2048  # columns of a head that a program in Triton holds
-_GATES = 4  # channels from which on the kernels of gates fill their vectors
-
-
-class ScoreForm(NamedTuple):
-    """How the kernels compute scores.
-
-    kind: one of the above.
-    inner: the width of a head's terms.
-    activation: of the terms.
-    slots: the positions of the given tensors among the kernels' five: terms of sources, of targets, of entries, and two
-    vectors per head. Of products the third are features of entries, and the fourth what maps them to keys.
-    listed: whether the terms of entries stand in the order in which the pattern was given, and not by target.
-    """
-
-    kind: int
-    inner: int
-    activation: ActivationCode
-    slots: slice
-    listed: bool = False
-
-    def in_slots(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """All five tensors, None for those that are not given."""
-        found: list[Tensor | None] = [None] * 5
-        found[self.slots] = tensors
-        return found
 
 
 @cache
@@ -77,26 +49,27 @@ def one_pass_fits(form: ScoreForm | None, device: torch.device, entries: int) ->
     return KERNELS is not None and device.type == "cpu" and entries <= INT32_MAX
 
 
-def supports(form: ScoreForm | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
-    """Whether the kernels take these tensors and this pattern."""
+def supports(sums: Sums, form: ScoreForm, given: Tensors) -> bool:
+    """Whether the kernels take these tensors, z first, and this pattern."""
+    z, c, pattern = cast(Tensor, given[0]), sums.c, sums.pattern
     in_triton = uses_triton(z.device)
-    if form is None or not (in_triton or (z.dtype in _DTYPES and z.is_cpu and kernel("attend_forward", z.dtype))):
+    if not (in_triton or (z.dtype in _DTYPES and z.is_cpu and kernel("attend_forward", z.dtype))):
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False  # dispatch modes and compilers have to see torch operations
     if not (c and form.inner and z.numel() and pattern.N) or z.shape[0] != pattern.M:
         return False
-    for t in (z, *tensors):
-        if t is not None and (type(t) not in PLAIN or t.device != z.device or t.is_neg()):
+    there = [t for t in given if t is not None]
+    for t in there:
+        if type(t) not in PLAIN or t.device != z.device or t.is_neg():
             return False
-    given = [t for t in tensors if t is not None]
     if in_triton:  # of any precision, of which half is no more than an input
-        sums = acc_dtype(z.dtype)
-        wide = max(z.shape[1] // c, form.inner, *(t.shape[1] for t in given if t.dim() == 3)) > _WIDEST
-        return not wide and all(t.is_floating_point() and acc_dtype(t.dtype) == sums for t in (z, *given))
+        accumulated = acc_dtype(z.dtype)
+        wide = max(z.shape[1] // c, form.inner, *(t.shape[1] for t in there if t.dim() == 3)) > _WIDEST
+        return not wide and all(t.is_floating_point() and acc_dtype(t.dtype) == accumulated for t in there)
     if c == 1 and form.kind != HIDDEN and pattern.E * max(z.shape[1], 64) >= _MANY:  # it fills one lane of a vector
         return False
-    return pattern.by_target.ptr.dtype == torch.int32 and all(t.dtype == z.dtype for t in given)
+    return pattern.by_target.ptr.dtype == torch.int32 and all(t.dtype == z.dtype for t in there)
 
 
 def precision(z: Tensor) -> torch.dtype:
@@ -104,53 +77,42 @@ def precision(z: Tensor) -> torch.dtype:
     return z.dtype if uses_triton(z.device) else acc_dtype(z.dtype)
 
 
+def _of_heads(t: Tensor | None) -> Tensor | None:
+    """Vectors or matrices of heads, of which each is contiguous; matrices may be one and the same."""
+    return t if t is None or (t.dim() == 3 and t[0].is_contiguous()) else t.contiguous()
+
+
 def _rows(t: Tensor | None) -> tuple[int, int]:
     """The address of rows, and their stride."""
     return (0, 0) if t is None else (t.data_ptr(), t.stride(0))
 
 
-def is_gate(form: ScoreForm, normalised: bool, c: int, width: int) -> bool:
-    """Whether each channel is a head of its own, without normalisation."""
-    return form.kind == TERMS and not normalised and width == c >= _GATES
-
-
 class Attend:
-    """The arguments of one evaluation by the kernels, forward and backward.
+    """One evaluation by the kernels, forward and backward.
 
     Args:
+        sums: what is computed.
         form: of the scores.
-        normalised: whether weights are the softmax of scores.
-        c: the number of heads.
-        pattern: of the entries.
-        z: (M, c W), contiguous.
-        factor: (E, c), or None.
-        terms: rows of terms of sources, targets and entries, and two vectors (c, D); None for each that is absent.
-        values: (E, c) values of entries, added to the rows of z by kernels of gates; or None.
-        features: (E, F) of entries, and their map (c, F, W) to what is added to the rows of z by the others; or None.
+        given: z, (M, c W); factors, (E, c); values of entries, (E, c), for gates; for others features of entries,
+            (E, F), and their map (c, F, W) to what is added to the rows of z; and the tensors of scores. All but z may
+            be None.
     """
 
-    def __init__(
-        self,
-        form: ScoreForm,
-        normalised: bool,
-        c: int,
-        pattern: Pattern,
-        z: Tensor,
-        factor: Tensor | None,
-        terms: Sequence[Tensor | None],
-        values: Tensor | None = None,
-        features: tuple[Tensor | None, Tensor | None] = (None, None),
-    ) -> None:
-        self.form, self.normalised, self.c, self.pattern = form, normalised, c, pattern
-        self.z, self.factor, self.terms, self.values = z, factor, terms, values
-        self.features, self.to_values = features
-        self.to_keys: Tensor | None = None
-        if form.kind == PRODUCTS and terms[2] is not None:
-            self.features, self.to_keys = terms[2], terms[3]
-            self.terms = (*terms[:2], None, None, None)
+    def __init__(self, sums: Sums, form: ScoreForm, given: Tensors) -> None:
+        _, self.normalised, self.pattern, self.c = sums
+        self.form, self.z, self.factor = form, cast(Tensor, given[0]).contiguous(), given[1]
+        *ends, first, second = form.in_slots(given[5:])
+        *ends, self.values, self.features = (
+            t if t is None or t.stride(1) == 1 else t.contiguous() for t in (*ends, *given[2:4])
+        )
+        self.terms = [*ends, _of_heads(first), _of_heads(second)]
+        self.to_values, self.to_keys = _of_heads(given[4]), None
+        if form.kind == PRODUCTS and self.terms[2] is not None:
+            self.features, self.to_keys = self.terms[2:4]
+            self.terms[2:] = None, None, None
         self.width_of_features = 0 if self.features is None else self.features.shape[1]
-        self.is_gate = is_gate(form, normalised, c, z.shape[1])
-        self.entry_rows = pattern.by_target.order if form.listed else None  # None: by target
+        self.is_gate = sums.are_gates(form, self.z.shape[1])
+        self.entry_rows = self.pattern.by_target.order if form.listed else None  # None: by target
 
     def check(self) -> None:
         """Refuses tensors that are not of the pattern's sizes, beyond which the kernels would read."""

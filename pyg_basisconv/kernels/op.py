@@ -38,6 +38,11 @@ def derivative(
     return tuple(next(found) if need else None for need in needed)
 
 
+def add_optional(a: Any, b: Any) -> Any:
+    """The sum of two terms that may be None."""
+    return a if b is None else b if a is None else a + b
+
+
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether one of the tensors requires a gradient."""
     for t in tensors:  # noqa: SIM110 - a generator takes longer

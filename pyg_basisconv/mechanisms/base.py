@@ -11,7 +11,8 @@ from ..entries import Entries
 from ..errors import check_count, check_depth, reject
 from ..kernels import Pattern, at_entries
 from ..kernels.attend import Side
-from ..kernels.scored import Scoring
+from ..kernels.op import add_optional
+from ..kernels.scoring import Scoring
 from ..theta.base import glorot
 
 Tensors = Sequence[Tensor]
@@ -159,11 +160,6 @@ def _inplace_copy(function: Any) -> Any:
     own = object.__new__(type(function))
     own.__dict__.update(function.__dict__, inplace=True)
     return own
-
-
-def add_optional(a: Any, b: Any) -> Any:
-    """The sum of two terms that may be None."""
-    return a if b is None else b if a is None else a + b
 
 
 class Mechanism(nn.Module):

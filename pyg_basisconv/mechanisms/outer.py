@@ -17,7 +17,7 @@ from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, to_rows
 from ..kernels.onepass import one_pass_fits
-from ..kernels.scored import rows_of_sources
+from ..kernels.scoring import rows_of_sources
 from ..portable import few, portable
 from ..theta.base import param
 from ..theta.heads import all_heads, split_heads

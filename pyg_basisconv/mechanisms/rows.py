@@ -9,7 +9,8 @@ from ..cache import cached_property
 from ..content import Content, Mapped
 from ..entries import Entries
 from ..kernels import Affine, TermScores, at_entries
-from .base import Score, add_optional, entry_score, node_score, upcast
+from ..kernels.op import add_optional
+from .base import Score, entry_score, node_score, upcast
 
 _DELEGATED = ("tensors", "sides", "evaluate", "dots", "fresh", "ends")
 

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 
 from pyg_basisconv import BasisConv, bases, mechanisms, theta
 from pyg_basisconv.backend import KERNELS
-from pyg_basisconv.kernels import Pattern, ProductScores, ProjectedScores, TermScores, onepass, scored, scored_attention
+from pyg_basisconv.kernels import (
+    Pattern,
+    ProductScores,
+    ProjectedScores,
+    Sums,
+    TermScores,
+    onepass,
+    scored,
+    scored_attention,
+)
 from pyg_basisconv.kernels.activations import activation_code, tanh_zero_hidden, zero_hidden
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built")
@@ -61,13 +70,17 @@ class Case:
         self.all = [draw(M, c * W), draw(E, c) if factors else None, *terms]
 
     @property
+    def sums(self) -> Sums:
+        return Sums(self.scoring, self.normalised, self.pattern, self.c)
+
+    @property
     def inputs(self) -> list[Tensor]:
         return [t for t in self.all if t is not None]
 
     def run(self, given: list[Tensor | None] | None = None) -> Tensor:
         z, factor, *terms = self.all if given is None else given
         assert z is not None
-        return scored_attention(self.scoring, terms, z, self.c, self.normalised, self.pattern, factor)
+        return scored_attention(self.sums, z, terms, factor)
 
     def both(self, down: Tensor | None = None) -> tuple[Tensor, ...]:
         """The result and all gradients."""
@@ -84,7 +97,7 @@ def in_torch(case: Case) -> tuple[Tensor, ...]:
 
 def check(case: Case, **tolerance: float) -> None:
     form = case.scoring.form(case.all[2:], case.c)
-    assert onepass.supports(form, case.all[1:], case.all[0], case.c, case.pattern)  # else nothing is compared here
+    assert onepass.supports(case.sums, form, case.all)  # else nothing is compared here
     for found, expected in zip(case.both(), in_torch(case), strict=True):
         torch.testing.assert_close(found, expected, **tolerance)
 
@@ -123,7 +136,7 @@ def test_weights_that_are_observed(seed: int, learns: tuple[bool, bool], **argum
     torch.manual_seed(seed)
     case = Case(**arguments)
     z, factor, *terms = case.all
-    about = case.scoring, terms, z, case.c, case.normalised, case.pattern, factor
+    about = case.sums, z, terms, factor
     assert z is not None
     some = torch.randn(case.pattern.N, z.shape[1], dtype=z.dtype), torch.randn(case.pattern.E, case.c, dtype=z.dtype)
 
@@ -176,7 +189,7 @@ def test_activations_are_as_exact_as_torchs(activation: Any, dtype: torch.dtype)
     u = torch.cat([torch.linspace(-30, 30, 2001, dtype=dtype), tiny]).unsqueeze(1).requires_grad_()
     line, z = torch.arange(len(u)), torch.ones(len(u), 1, dtype=dtype)
     pattern = Pattern(line, line, len(u), len(u))
-    y = scored_attention(TermScores(activation), (u, None, None, None), z, 1, False, pattern)
+    y = scored_attention(Sums(TermScores(activation), False, pattern, 1), z, (u, None, None, None))
     expected = u * 1 if activation is None else activation(u)
     close = {"rtol": 1e-6 if dtype == torch.float32 else 1e-14, "atol": 1e-37, "equal_nan": True}
     torch.testing.assert_close(y, expected, **close)
@@ -193,7 +206,7 @@ def test_exponentials_are_exact(dtype: torch.dtype) -> None:
     target, line = torch.arange(len(u)).repeat_interleave(2), torch.arange(2 * len(u))
     z = torch.tensor([1.0, 0.0], dtype=dtype).repeat(len(u)).unsqueeze(1)
     pattern = Pattern(line, target, len(line), len(u))
-    y = scored_attention(TermScores(), (score, None, None, None), z, 1, True, pattern)
+    y = scored_attention(Sums(TermScores(), True, pattern, 1), z, (score, None, None, None))
     exact = u.double().sigmoid().to(dtype)
     torch.testing.assert_close(y.squeeze(1), exact, rtol=3e-7 if dtype == torch.float32 else 1e-15, atol=0)
 
@@ -302,8 +315,8 @@ def test_what_kernels_do_not_take_goes_another_way() -> None:
     assert activation_code(torch.sin) is None
     assert TermScores(torch.sin).form(case.all[2:], 2) is None
     assert z is not None
-    assert not onepass.supports(form, [torch.zeros(7, 2)], z, 2, case.pattern)  # of another dtype
-    assert not onepass.supports(form, [], z.to("meta"), 2, case.pattern)
+    assert not onepass.supports(case.sums, form, [z, torch.zeros(7, 2)])  # of another dtype
+    assert not onepass.supports(case.sums, form, [z.to("meta")])
     activation = nn.LeakyReLU(0.2)
     activation.register_forward_hook(lambda *_: None)
     assert activation_code(activation) is None
@@ -392,7 +405,7 @@ def test_softmax_of_one_is_one() -> None:
     z = torch.tensor([[2.0], [4.0], [8.0]])
     pattern = Pattern(torch.tensor([0, 1, 2, 0]), torch.tensor([0, 0, 1, 1]), 3, 3)
     terms = torch.tensor([[0.0], [0.0], [1.0]]), None, None, None
-    y = scored_attention(TermScores(), terms, z, 1, True, pattern)
+    y = scored_attention(Sums(TermScores(), True, pattern, 1), z, terms)
     share = math.e / (1 + math.e)
     torch.testing.assert_close(y, torch.tensor([[3.0], [8 * share + 2 * (1 - share)], [0.0]]))
 
@@ -425,8 +438,7 @@ def test_targets_alike_take_no_second_pass() -> None:
     def keeps(kind: str, activation: Any) -> bool:
         case = Case(kind, activation, W=4, sizes=(9, 9, 30))
         form = case.scoring.form(case.all[2:], case.c)
-        terms = form.in_slots(case.all[2:])
-        call = onepass.Attend(form, True, case.c, case.pattern, case.all[0], None, terms)
+        call = onepass.Attend(case.sums, form, (case.all[0], *[None] * 4, *case.all[2:]))
         return call.forward(keep=True)[1][1] is not None
 
     leaky = nn.LeakyReLU(0.2)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from pyg_basisconv import BasisConv, bases, convert, theta
-from pyg_basisconv.kernels import Pattern, ProjectedScores, lists, scored_attention
+from pyg_basisconv.kernels import Pattern, ProjectedScores, Sums, lists, scored_attention
 from pyg_basisconv.mechanisms import MLP
 
 LAYERS = {
@@ -134,4 +134,4 @@ def test_vectors_of_another_width_are_refused_by_the_kernels():
     ends = torch.tensor([0, 1])
     a, b = torch.randn(2, 1), torch.randn(2, 1)
     with pytest.raises((ValueError, RuntimeError)):
-        scored_attention(ProjectedScores(), [a, b], torch.randn(2, 8), 2, True, Pattern(ends, ends, 2, 2), None)
+        scored_attention(Sums(ProjectedScores(), True, Pattern(ends, ends, 2, 2), 2), torch.randn(2, 8), [a, b])

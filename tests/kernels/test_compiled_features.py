@@ -12,6 +12,7 @@ from pyg_basisconv.kernels import (
     Pattern,
     ProductScores,
     ProjectedScores,
+    Sums,
     TermScores,
     Valued,
     onepass,
@@ -73,8 +74,8 @@ class Case(test_compiled_attention.Case):
 
     def run(self, given: None = None) -> Tensor:
         valued = Valued(self.features, self.map.expand(self.c, -1, -1)) if self.kind != "keys" else None
-        about = self.scoring, self.terms, self.z, self.c, self.normalised, self.pattern
-        return scored_attention(*about, self.factor, valued)
+        sums = Sums(self.scoring, self.normalised, self.pattern, self.c)
+        return scored_attention(sums, self.z, self.terms, self.factor, valued)
 
 
 def check(case: Case, **tolerance: float) -> None:
@@ -149,7 +150,7 @@ def test_second_derivatives(kind: str) -> None:
         valued = None
         if kind != "keys":
             valued = Valued(held[id(case.features)], held[id(case.map)].expand(case.c, -1, -1))
-        return scored_attention(case.scoring, put[3:], put[0], case.c, True, case.pattern, put[2], valued)
+        return scored_attention(Sums(case.scoring, True, case.pattern, case.c), put[0], put[3:], put[2], valued)
 
     assert torch.autograd.gradgradcheck(call, case.inputs)
 
@@ -198,5 +199,5 @@ def test_by_hand() -> None:
     """Two entries of one target with scores that are equal: y is the mean of z + u V."""
     z, pattern = torch.tensor([[2.0, 0.0], [4.0, 0.0]]), Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
     valued = Valued(torch.tensor([[1.0], [3.0]]), torch.tensor([[[10.0, 1.0]]]))
-    y = scored_attention(TermScores(), (torch.zeros(2, 1), None, None, None), z, 1, True, pattern, None, valued)
+    y = scored_attention(Sums(TermScores(), True, pattern, 1), z, (torch.zeros(2, 1), None, None, None), None, valued)
     assert y.tolist() == [[23.0, 2.0]]

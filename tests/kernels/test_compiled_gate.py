@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import ResGatedGraphConv
 
 from pyg_basisconv import convert
-from pyg_basisconv.kernels import Pattern, TermScores, Valued, onepass, scored_attention
+from pyg_basisconv.kernels import Pattern, Sums, TermScores, Valued, onepass, scored_attention
 from pyg_basisconv.kernels.activations import tanh_zero_hidden, zero_hidden
-from pyg_basisconv.kernels.scored import _plain_with_values
+from pyg_basisconv.kernels.scored import _plain
 from tests.kernels.test_compiled_attention import check_threads
 
 pytestmark = pytest.mark.skipif(onepass.KERNELS is None, reason="the kernels are not built")
@@ -46,13 +46,13 @@ class Case:
     def run(self, given: list[Tensor | None] | None = None, plain: bool = False) -> Tensor:
         z, factor, values, *terms = self.tensors if given is None else given
         assert z is not None
+        sums = Sums(self.scoring, False, self.pattern, self.c)
         if plain:
-            about = self.scoring, False, self.pattern, self.c, z, factor
-            return _plain_with_values(*about, values, None, None, *terms, None)
+            return _plain(sums, z, factor, values, None, None, *terms, None)
         valued = None
         if values is not None:  # which are their own features
             valued = Valued(values, torch.eye(self.c, dtype=values.dtype, device=values.device).unsqueeze(-1))
-        return scored_attention(self.scoring, (*terms, None), z, self.c, False, self.pattern, factor, valued)
+        return scored_attention(sums, z, (*terms, None), factor, valued)
 
     def both(self, plain: bool = False) -> tuple[Tensor, ...]:
         """The result and all gradients."""
@@ -161,7 +161,8 @@ def test_by_hand() -> None:
     pattern = Pattern(torch.tensor([0, 1]), torch.tensor([1, 1]), 2, 3)
     source = torch.tensor([[0.0], [-torch.inf]]).expand(2, 4)
     values = Valued(torch.full((2, 1), 6.0), torch.ones(4, 1, 1))
-    y = scored_attention(TermScores(torch.sigmoid), (source, None, None, None), z, 4, False, pattern, None, values)
+    sums = Sums(TermScores(torch.sigmoid), False, pattern, 4)
+    y = scored_attention(sums, z, (source, None, None, None), None, values)
     assert y.tolist() == [[0.0] * 4, [4.0] * 4, [0.0] * 4]
 
 

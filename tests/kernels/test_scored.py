@@ -14,6 +14,7 @@ from pyg_basisconv.kernels import (
     Pattern,
     ProductScores,
     ProjectedScores,
+    Sums,
     TermScores,
     Valued,
     edge_products,
@@ -138,7 +139,7 @@ def expected(
 @pytest.fixture(params=[1 << 20, 1], ids=["rows", "heads"])
 def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are gathered; where there are more, heads are taken one by one."""
-    for name in ("multihead", "scored"):
+    for name in ("multihead", "scored", "scoring"):
         monkeypatch.setattr(f"pyg_basisconv.kernels.{name}.HELD", request.param)
 
 
@@ -163,7 +164,7 @@ def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int, va
         ]
         z, factor, features, map, *tensors = held
         values = Valued(features, map) if valued else None
-        return scored_attention(scoring, tensors, z, c, normalised, pattern(), factor, values)
+        return scored_attention(Sums(scoring, normalised, pattern(), c), z, tensors, factor, values)
 
     found = call(*inputs)
     values = Valued(*of_entries) if valued else None
@@ -185,7 +186,7 @@ def test_each_gradient_of_attention_with_values_alone(kind: str) -> None:
         z, factor, features, map, *scored = (t if t is None or i in learnt else t.detach() for i, t in enumerate(given))
         if kind == "products with edges":
             scored[2] = features
-        y = scored_attention(scoring, scored, z, 2, True, pattern(), factor, Valued(features, map))
+        y = scored_attention(Sums(scoring, True, pattern(), 2), z, scored, factor, Valued(features, map))
         return (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)).sum()
 
     there = [i for i, t in enumerate(given) if t is not None and not (kind == "products with edges" and i == 6)]
@@ -234,7 +235,7 @@ def test_second_derivatives(kind: str, normalised: bool) -> None:
         held: list[Tensor | None] = [None] * len(tensors)
         for i, t in zip(places, given, strict=True):
             held[i] = t
-        return scored_attention(scoring, held, z, c, normalised, pattern())
+        return scored_attention(Sums(scoring, normalised, pattern(), c), z, held)
 
     assert gradgradcheck(call, (z, *(t for t in tensors if t is not None)))
 
@@ -247,7 +248,7 @@ def test_gradients_that_are_asked_for_one_by_one(kind: str) -> None:
 
     def grads(wanted: list[int]) -> list[Tensor]:
         given = [t if t is None or i in wanted else t.detach() for i, t in enumerate(all_of_them)]
-        y = scored_attention(scoring, given[1:], given[0], 2, True, pattern())
+        y = scored_attention(Sums(scoring, True, pattern(), 2), given[0], given[1:])
         return list(torch.autograd.grad(y, [given[i] for i in wanted], down))
 
     there = [i for i, t in enumerate(all_of_them) if t is not None]
@@ -260,7 +261,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
     """Sums are taken in float32."""
     scoring, make, _ = CASES["both ends"]
     tensors, z = [None if t is None else t.detach().float() for t in make(2)], draw(N, 2 * W).detach().to(dtype)
-    y = scored_attention(scoring, tensors, z, 2, True, pattern())
+    y = scored_attention(Sums(scoring, True, pattern(), 2), z, tensors)
     assert y.dtype == dtype
     exact = [None if t is None else t.double() for t in tensors]
     torch.testing.assert_close(y, expected("both ends", exact, z.double(), None, True, 2).to(dtype))

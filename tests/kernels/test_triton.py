@@ -11,10 +11,10 @@ from torch_geometric import nn as pyg
 
 from pyg_basisconv import BasisConv, backends, bases, convert
 from pyg_basisconv.backend import uses_triton
-from pyg_basisconv.kernels import Pattern, Valued, onepass, scored_attention, sddmm, spmm, spmm_rows
+from pyg_basisconv.kernels import Pattern, Sums, Valued, onepass, scored_attention, sddmm, spmm, spmm_rows
 from pyg_basisconv.kernels.activations import activation_code
 from pyg_basisconv.kernels.op import acc_dtype
-from pyg_basisconv.kernels.scored import _plain_with_values
+from pyg_basisconv.kernels.scored import _plain
 from tests.kernels import test_compiled_features as features, test_compiled_gate as gates, test_scored as few
 from tests.kernels.test_compiled_attention import ACTIVATIONS, KINDS, Case
 
@@ -82,7 +82,7 @@ def results(case: Any) -> tuple[Tensor, ...]:
 
 def check(case: Case, **tolerance: float) -> None:
     form = case.scoring.form(case.all[2:], case.c)
-    assert onepass.supports(form, case.all[1:], case.all[0], case.c, case.pattern)  # else nothing is compared here
+    assert onepass.supports(case.sums, form, case.all)  # else nothing is compared here
     for found, expected, like in zip(results(case), oracle(case), [case.all[0], *case.inputs], strict=True):
         assert (found.dtype, found.device) == (like.dtype, like.device)
         torch.testing.assert_close(found.cpu().double(), expected, **(tolerance or EXACT))
@@ -400,15 +400,15 @@ def test_values_of_entries(kind: str, dtype: torch.dtype) -> None:
     drawn = [t if t is None else t.detach() for t in (*values, *make(2))]
     given = [z, *(t if t is None else t.to(acc_dtype(dtype)) for t in drawn)]
     results = []
-    for device, run in ((DEVICE, None), (torch.device("cpu"), _plain_with_values)):
+    for device, run in ((DEVICE, None), (torch.device("cpu"), _plain)):
         precise = dtype if run is None else torch.float64
         own = [t if t is None else t.to(device).to(t.dtype if run is None else precise) for t in given]
         z, features, map, *terms = (t if t is None else t.requires_grad_() for t in own)
-        pattern = few.pattern().to(device)
+        sums = Sums(scoring, True, few.pattern().to(device), 2)
         if run is None:
-            y = scored_attention(scoring, terms, z, 2, True, pattern, None, Valued(features, map))
+            y = scored_attention(sums, z, terms, None, Valued(features, map))
         else:
-            y = run(scoring, True, pattern, 2, z, None, None, features, map, *terms)
+            y = run(sums, z, None, None, features, map, *terms)
         inputs = [t for t in (z, features, map, *terms) if t is not None]
         results.append([y, *torch.autograd.grad(y, inputs, down(y))])
     for found, expected in zip(*results, strict=True):
@@ -443,8 +443,8 @@ def check_features(case: WithFeatures, **closeness: float) -> None:
     copies = {id(t): t.detach().cpu().double().requires_grad_() for t in given if t is not None}
     z, factor, table, map, *terms = (None if t is None else copies[id(t)] for t in given)
     valued = (None, None) if case.kind == "keys" else (table, map.expand(case.c, -1, -1))
-    pattern = case.pattern.to(torch.device("cpu"))
-    y = _plain_with_values(case.scoring, case.normalised, pattern, case.c, z, factor, None, *valued, *terms)
+    sums = Sums(case.scoring, case.normalised, case.pattern.to(torch.device("cpu")), case.c)
+    y = _plain(sums, z, factor, None, *valued, *terms)
     expected = y, *torch.autograd.grad(y, [copies[id(t)] for t in case.inputs], down(y))
     for mine, theirs, like in zip(found, expected, [case.z, *case.inputs], strict=True):
         assert (mine.dtype, mine.device) == (like.dtype, like.device)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ..multihead import block_columns, to_heads, to_rows
-from ..onepass import HIDDEN, PRODUCTS, PROJECTED, Attend, Saved
+from ..onepass import Attend, Saved
 from ..op import acc_dtype
+from ..scoring import HIDDEN, PRODUCTS, PROJECTED
 from . import jit
 from .launch import RowLists, blocks, power_of_two
 
