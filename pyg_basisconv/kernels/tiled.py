@@ -1,13 +1,14 @@
 """Products for members with at most one entry per row and column: gather the sources of each target, multiply."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..cache import cached_property, kept, without_cached
-from .op import acc_dtype, autocast
+from .op import acc_dtype, autocast, recorded
 from .pattern import index_dtype
 
 _TILE = {"cpu": 1 << 18, "cuda": 1 << 26}  # gathered numbers per tile
@@ -73,64 +74,49 @@ class Matchings:
             yield first, last, rows.view(last - first, K * W)
 
 
-class _TiledProducts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, matchings: Matchings) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.matchings = matchings
-        y, flat = x.new_empty(matchings.N, weight.shape[2]), weight.flatten(0, 1)
-        for first, last, rows in matchings.tiles(x):
-            torch.mm(rows, flat, out=y[first:last])
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        turned = ctx.matchings.T
-        if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
-            return (*_both(x, weight, grad, turned), None)
-        grad_x = _TiledProducts.apply(grad, weight.transpose(1, 2), turned) if ctx.needs_input_grad[0] else None
-        grad_weight = _TiledOuter.apply(x, grad, ctx.matchings) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_weight, None
+def _gather_matmul(keep: bool, matchings: Matchings, x: Tensor, weight: Tensor) -> tuple[Tensor, tuple[()]]:
+    y, flat = x.new_empty(matchings.N, weight.shape[2]), weight.flatten(0, 1)
+    for first, last, rows in matchings.tiles(x):
+        torch.mm(rows, flat, out=y[first:last])
+    return y, ()
 
 
-class _TiledOuter(torch.autograd.Function):
-    """The derivative by the weights: for each member, the sum of outer products of paired rows."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, matchings: Matchings) -> Tensor:
-        ctx.save_for_backward(x, y)
-        ctx.matchings = matchings
-        K, P, Q = len(matchings.pairs), x.shape[1], y.shape[1]
-        weight = x.new_zeros((K, P, Q), dtype=acc_dtype(x.dtype))
-        for first, last, rows in matchings.tiles(x):
-            weight += (rows.t() @ y[first:last]).view(K, P, Q)
-        return weight.to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, y = ctx.saved_tensors
-        grad_x = _TiledProducts.apply(y, grad.transpose(1, 2), ctx.matchings.T) if ctx.needs_input_grad[0] else None
-        grad_y = _TiledProducts.apply(x, grad, ctx.matchings) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_y, None
-
-
-def _both(x: Tensor, weight: Tensor, grad: Tensor, turned: Matchings) -> tuple[Tensor, Tensor]:
-    """Both derivatives from one gathering of the gradient's rows."""
+def _gather_matmul_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Matchings], tensors: Sequence[Tensor], _: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Rows are gathered again, once for both derivatives."""
+    (matchings,), (x, weight) = fixed, tensors
     K, P, Q = weight.shape
+    if not needs[1]:
+        return _gather_matmul(False, matchings.T, grad, weight.transpose(1, 2))[0], None
+    if not needs[0]:
+        total = x.new_zeros((K, P, Q), dtype=acc_dtype(x.dtype))
+        for first, last, rows in matchings.tiles(x):
+            total += (rows.t() @ grad[first:last]).view(K, P, Q)
+        return None, total.to(x.dtype)
     grad_x, flat = torch.empty_like(x), weight.transpose(1, 2).reshape(K * Q, P)
-    grad_weight = x.new_zeros((P, K * Q), dtype=acc_dtype(x.dtype))
-    for first, last, rows in turned.tiles(grad):
+    total = x.new_zeros((P, K * Q), dtype=acc_dtype(x.dtype))
+    for first, last, rows in matchings.T.tiles(grad):
         torch.mm(rows, flat, out=grad_x[first:last])
-        grad_weight += x[first:last].t() @ rows
-    return grad_x, grad_weight.view(P, K, Q).transpose(0, 1).to(x.dtype)
+        total += x[first:last].t() @ rows
+    return grad_x, total.view(P, K, Q).transpose(0, 1).to(x.dtype)
+
+
+def _plain(matchings: Matchings, x: Tensor, weight: Tensor) -> Tensor:
+    """The same by differentiable torch operations, which store the rows of all members."""
+    rows = F.pad(x, (0, 0, 0, 1)).index_select(0, matchings.table.flatten())
+    return rows.view(matchings.N, -1) @ weight.flatten(0, 1)
+
+
+_record = recorded(1, _gather_matmul, _gather_matmul_backward, _plain)
 
 
 def gather_matmul(x: Tensor, weight: Tensor, matchings: Matchings) -> Tensor:
     r""":math:`y_n = \sum_k \sum_{m: (m, n) \in pairs_k} x_m W_k`, tile by tile of targets.
 
     Targets without a source are multiplied as zeros, so members should be dense, see `Matchings.is_dense`.
-    Differentiable in both, any number of times; the backward pass gathers the rows again instead of storing them.
+    Differentiable in both, any number of times; the backward pass gathers the rows again, and only second derivatives
+    store them.
 
     Args:
         x: (*, M, P).
@@ -148,7 +134,7 @@ def gather_matmul(x: Tensor, weight: Tensor, matchings: Matchings) -> Tensor:
     """
     x, weight = autocast(x, weight)
     if x.dim() == 2:
-        return _TiledProducts.apply(x.contiguous(), weight, matchings)  # type: ignore[no-any-return]
+        return _record(matchings, x.contiguous(), weight)
     flat = x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
     y = torch.stack([gather_matmul(x_b, weight, matchings) for x_b in flat]) if len(flat) else x.new_zeros(0)
     return y.view(*x.shape[:-2], matchings.N, weight.shape[-1])
