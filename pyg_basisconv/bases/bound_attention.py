@@ -18,7 +18,7 @@ from ..entries import Entries
 from ..errors import reject
 from ..graph import Graph
 from ..kernels import Pattern, Piece, attend, attention
-from ..kernels.attend import Side, Weights
+from ..kernels.attend import Pieces, Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.onepass import one_pass_fits
 from ..kernels.op import autocasting
@@ -210,7 +210,7 @@ class BoundAttention(MemberByMember):
             y = attention(*self._weigh(self.entries, tensors), z, normalised, pattern)  # (C, N, W)
         else:
             pieces = [piece for piece, _ in self.pieces]
-            y = attend(self._weigh_piece, normalised, pieces, pattern, z, tensors, self.sides)
+            y = attend(Pieces(self._weigh_piece, normalised, pieces, pattern, self.sides), z, *tensors)
         y = y.unflatten(0, (self.K, *self.batch)) if self.batch else y
         return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 

@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .multihead import (
-    inner_products,
-    plain_attention,
-    raw_attention,
-    softmax,
-    to_heads,
-    to_rows,
-    transposed_sums,
-)
+from .multihead import inner_products, plain_attention, raw_attention, softmax, to_heads, to_rows, transposed_sums
 from .op import acc_dtype, recorded
 from .pattern import Pattern
 from .segments import exponentials
@@ -57,35 +49,48 @@ class Weights(NamedTuple):
 Weigh = Callable[[Piece, Sequence[Tensor]], Weights]
 
 
+class Pieces(NamedTuple):
+    """How weighted sums of C copies are made.
+
+    weigh: computes the weights of a piece's entries from its part of some tensors; normalised: whether these are scores
+    of a softmax; pieces: all copies in order, and of each all targets in order; whole: the pattern of a copy, M x N;
+    sides: the second axis of each tensor: 'source', 'target', 'entry' (by target), or 'copy' for none of these.
+    """
+
+    weigh: Weigh
+    normalised: bool
+    pieces: list[Piece]
+    whole: Pattern
+    sides: Sequence[Side]
+
+    def by_copies(self) -> Iterator[tuple[slice, list[Piece]]]:
+        """The pieces of each range of copies."""
+        for _, group in groupby(self.pieces, key=lambda piece: piece.copies.start):
+            some = list(group)
+            yield some[0].copies, some
+
+    def cut(self, piece: Piece, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """What a piece reads of tensors of its copies."""
+        return [piece.cut(t, side) for t, side in zip(tensors, self.sides, strict=True)]
+
+
 def _attend(
-    keep: bool,
-    weigh: Weigh,
-    normalised: bool,
-    pieces: list[Piece],
-    whole: Pattern,
-    sides: Sequence[Side],
-    z: Tensor,
-    *tensors: Tensor,
+    keep: bool, made: Pieces, z: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
     """See `attend`. Nothing of the length of a piece is saved for the backward pass."""
+    weigh, normalised, _, whole, _ = made
     C, _, W = z.shape
     y = z.new_empty(whole.N, C, W)  # copies side by side at each target, the layout of heads
     totals = torch.empty(whole.N, C, dtype=acc_dtype(z.dtype), device=z.device) if normalised else None
-    for copies, group in _by_copies(pieces):
+    for copies, group in made.by_copies():
         table = to_rows(z[copies]).to(acc_dtype(z.dtype)).contiguous()
         own_tensors = [_node_major(t[copies]) for t in tensors]
         for piece in group:
-            parts = [piece.cut(t, side) for t, side in zip(own_tensors, sides, strict=True)]
+            parts = made.cut(piece, own_tensors)
             values, factor = weigh(piece, parts)
             owns_memory = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in parts)
-            part, _, total = raw_attention(
-                to_rows(values),
-                None if factor is None else to_rows(factor),
-                table,
-                normalised,
-                piece.pattern,
-                owns_memory,
-            )
+            factors = None if factor is None else to_rows(factor)
+            part, _, total = raw_attention(to_rows(values), factors, table, normalised, piece.pattern, owns_memory)
             y[piece.targets, copies] = part.view(part.shape[0], values.shape[0], W)
             if totals is not None and total is not None:
                 totals[piece.targets, copies] = total
@@ -93,16 +98,17 @@ def _attend(
 
 
 def _attend_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: Sequence[Any], given: Sequence[Tensor], further: Sequence[Any]
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Pieces], given: Sequence[Tensor], further: Sequence[Any]
 ) -> tuple[Tensor | None, ...]:
-    (weigh, _, pieces, whole, sides), (z, *tensors), (y, totals), W = fixed, given, further, given[0].shape[2]
+    (made,), (z, *tensors), (y, totals), W = fixed, given, further, given[0].shape[2]
+    weigh, _, _, whole, sides = made
     needs_z, *needs = needs
     grad_z = z.new_empty(z.shape[1], z.shape[0], W).transpose(0, 1) if needs_z else None
     grads = [
         (torch.zeros_like(t) if side in ("source", "copy") else torch.empty_like(t)) if needed else None
         for t, side, needed in zip(tensors, sides, needs, strict=True)
     ]
-    for copies, group in _by_copies(pieces):
+    for copies, group in made.by_copies():
         z_part, mean_grad = z[copies].to(acc_dtype(z.dtype)), None
         c, z_rows = z_part.shape[0], to_rows(z_part).contiguous()
         scaled_grad = grad[copies].to(z_part.dtype)  # (c, N, W)
@@ -115,8 +121,8 @@ def _attend_backward(
         weights = []
         for piece in group:
             pattern = piece.pattern
-            parts = [piece.cut(t, side).detach() for t, side in zip(own_tensors, sides, strict=True)]
-            leaves = [t.requires_grad_(needed) for t, needed in zip(parts, needs, strict=True)]
+            parts = zip(made.cut(piece, own_tensors), needs, strict=True)
+            leaves = [t.detach().requires_grad_(needed) for t, needed in parts]
             with torch.enable_grad():
                 values, factor = weigh(piece, leaves)
             scores, factors = to_rows(values.detach()), None if factor is None else to_rows(factor.detach())
@@ -159,59 +165,33 @@ def _node_major(t: Tensor) -> Tensor:
     return t.transpose(0, 1).contiguous().transpose(0, 1)
 
 
-def _by_copies(pieces: list[Piece]) -> Iterator[tuple[slice, list[Piece]]]:
-    for _, group in groupby(pieces, key=lambda piece: piece.copies.start):
-        some = list(group)
-        yield some[0].copies, some
-
-
-def _plain(
-    weigh: Weigh,
-    normalised: bool,
-    pieces: list[Piece],
-    whole: Pattern,
-    sides: Sequence[Side],
-    z: Tensor,
-    *tensors: Tensor,
-) -> Tensor:
+def _plain(made: Pieces, z: Tensor, *tensors: Tensor) -> Tensor:
     """The same by differentiable torch operations, which store all weights."""
     parts = []
-    for copies, group in _by_copies(pieces):
+    for copies, group in made.by_copies():
         own_tensors, targets = [t[copies] for t in tensors], []
         for piece in group:
-            values, factor = weigh(piece, [piece.cut(t, side) for t, side in zip(own_tensors, sides, strict=True)])
-            targets.append(plain_attention(values, factor, z[copies], normalised, piece.pattern))
+            values, factor = made.weigh(piece, made.cut(piece, own_tensors))
+            targets.append(plain_attention(values, factor, z[copies], made.normalised, piece.pattern))
         parts.append(targets[0] if len(targets) == 1 else torch.cat(targets, 1))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-_record = recorded(5, _attend, _attend_backward, _plain)
+_record = recorded(1, _attend, _attend_backward, _plain)
 
 
-def attend(
-    weigh: Weigh,
-    normalised: bool,
-    pieces: list[Piece],
-    whole: Pattern,
-    z: Tensor,
-    tensors: Sequence[Tensor],
-    sides: Sequence[Side],
-) -> Tensor:
+def attend(made: Pieces, z: Tensor, *tensors: Tensor) -> Tensor:
     r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e z_{source(e)}` of C copies, with computed weights w.
 
     Nothing of the length of the entries is stored: the backward pass computes the weights again, and only second
     derivatives hold them all. `attention` is faster where the entries are few enough to be stored.
 
     Args:
-        weigh: computes the weights of a piece's entries from its part of the tensors.
-        normalised: whether these are scores of a softmax.
-        pieces: all copies in order, and of each all targets in order.
-        whole: the pattern of a copy, M x N.
+        made: how.
         z: (C, M, W).
         tensors: (C, ...) each.
-        sides: the second axis of each tensor: 'source', 'target', 'entry' (by target), or 'copy' for none of these.
 
     Returns:
         (C, N, W).
     """
-    return _record(weigh, normalised, pieces, whole, sides, z, *tensors)
+    return _record(made, z, *tensors)

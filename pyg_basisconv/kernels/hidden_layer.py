@@ -48,17 +48,9 @@ def _by_source(pattern: Pattern) -> _Grouped:
 
 
 def _hidden(
-    keep: bool,
-    activation: Activation,
-    pattern: Pattern,
-    heads: int,
-    source: Tensor | None,
-    target: Tensor | None,
-    edge: Tensor | None,
-    weight: Tensor | None,
-    out: Tensor | None,
+    keep: bool, activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None
 ) -> tuple[Tensor, tuple[()]]:
-    """See `hidden`; rows are (M, H D), (N, H D) and (E, R)."""
+    source, target, edge, weight, out = tensors
     side = _by_target(pattern)
     like = next(t for t in (source, target, edge) if t is not None)
     last, parts = None if out is None else block_diagonal(out).t(), []
@@ -118,20 +110,10 @@ def _hidden_backward(
     return d_source, d_target, d_edge, d_weight, d_last
 
 
-def _plain(
-    activation: Activation,
-    pattern: Pattern,
-    heads: int,
-    source: Tensor | None,
-    target: Tensor | None,
-    edge: Tensor | None,
-    weight: Tensor | None,
-    out: Tensor | None,
-) -> Tensor:
+def _plain(activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None) -> Tensor:
     """The same by differentiable torch operations, which store the hidden values of all entries."""
-    terms = [
-        rows.index_select(0, end) for rows, end in zip((source, target), pattern.ends, strict=True) if rows is not None
-    ]
+    *ends, edge, weight, out = tensors
+    terms = [rows.index_select(0, end) for rows, end in zip(ends, pattern.ends, strict=True) if rows is not None]
     if edge is not None and weight is not None:
         terms.append(edge @ weight)
     v = activation(sum(terms[1:], terms[0])).unflatten(-1, (heads, -1))  # (E, H, D)
