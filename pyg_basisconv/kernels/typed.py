@@ -1,6 +1,6 @@
 """Products of typed edges with one matrix for each type, on the distinct pairs of a type and an end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -13,9 +13,9 @@ from torch import Tensor
 from ..backend import TRITON
 from ..cache import kept
 from ..portable import portable
-from .op import acc_dtype, autocast, differentiated_again
+from .op import acc_dtype, autocast, recorded
 from .pattern import Compressed, compress, index_dtype
-from .products import _in_triton, _sddmm, _spmm, plain_sddmm
+from .products import _in_triton, _sddmm, _spmm, plain_spmm
 
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
 _FEW = 1 << 12  # groups that are counted, however few entries there are
@@ -253,81 +253,62 @@ def _all_multiplied(rows: Tensor, weight: Tensor, pairs: Pairs, batch: int) -> T
     return torch.cat(parts) if parts else rows.new_zeros(0, batch * weight.shape[1] * weight.shape[3])
 
 
-class _Product(torch.autograd.Function):
+def _typed_matmul(
+    keep: bool, pairs: Pairs, batch: int, turned: bool, x: Tensor, weight: Tensor, edge: Tensor | None
+) -> tuple[Tensor, tuple[()]]:
     """sum_k A_k^T x W_k: (M, B P) -> (N, B Q); turned, with A_k in its place: (N, B P) -> (M, B Q)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int, turned: bool
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight, edge)
-        ctx.about, ctx.turned = (pairs, batch), turned
-        call, (_, M, N) = _Call(pairs, edge, batch), pairs.sizes
-        read, write = (call.read, call.scatter) if turned else (call.reach, call.leave)
-        total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=acc_dtype(x.dtype))
-        for piece in call.pieces(weight):
-            write(_multiply(read(x, piece), weight, piece, batch), piece, total)
-        return total.to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, edge = ctx.saved_tensors
-        need_x, need_weight, need_edge, *_ = ctx.needs_input_grad
-        grad, back = grad.contiguous(), weight.transpose(2, 3)
-        # Rows of the sources, of the targets, and the matrices from the width of the latter to that of the former.
-        source, target, into = (grad, x, weight) if ctx.turned else (x, grad, back)
-        grad_x = _Product.apply(grad, back, edge, *ctx.about, not ctx.turned) if need_x else None
-        grad_weight = None
-        if need_weight:
-            outer = _Outer.apply(source, target, edge, into.transpose(2, 3).shape, *ctx.about)
-            grad_weight = outer.transpose(2, 3) if ctx.turned else outer
-        grad_edge = _slopes(source, target, into, edge, *ctx.about) if need_edge else None
-        return grad_x, grad_weight, grad_edge, None, None, None
+    call, (_, M, N) = _Call(pairs, edge, batch), pairs.sizes
+    read, write = (call.read, call.scatter) if turned else (call.reach, call.leave)
+    total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=acc_dtype(x.dtype))
+    for piece in call.pieces(weight):
+        write(_multiply(read(x, piece), weight, piece, batch), piece, total)
+    return total.to(x.dtype), ()
 
 
-class _Outer(torch.autograd.Function):
-    """The derivative by W: (A_k^T x)^T z for each k, its blocks: (M, B P), (N, B Q) -> (K, g, P / g, Q / g)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, z: Tensor, edge: Tensor | None, shape: torch.Size, pairs: Pairs, batch: int
-    ) -> Tensor:
-        ctx.save_for_backward(x, z, edge)
-        ctx.about = pairs, batch
-        call = _Call(pairs, edge, batch)
-        total = x.new_zeros(shape, dtype=acc_dtype(x.dtype))
+def _typed_matmul_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Pairs, int, bool], tensors: Sequence[Any], _: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    (pairs, batch, turned), (x, weight, edge) = fixed, tensors
+    grad, back, call = grad.contiguous(), weight.transpose(2, 3), _Call(pairs, edge, batch)
+    # Rows of the sources, of the targets, and the matrices from the width of the latter to that of the former.
+    source, target, into = (grad, x, weight) if turned else (x, grad, back)
+    grad_x = grad_weight = grad_edge = None
+    if needs[0]:
+        grad_x, _ = _typed_matmul(False, pairs, batch, not turned, grad, back, edge)
+    if needs[1]:  # (A_k^T x)^T z for each k
+        total = source.new_zeros(into.transpose(2, 3).shape, dtype=acc_dtype(x.dtype))
         for piece in call.pieces(total):
-            _outer(call.reach(x, piece), call.read(z, piece), piece, batch, total)
-        return total.to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, z, edge = ctx.saved_tensors
-        need_x, need_z, need_edge, *_ = ctx.needs_input_grad
-        turned = grad.transpose(2, 3)
-        grad_x = _Product.apply(z, turned, edge, *ctx.about, True) if need_x else None
-        grad_z = _Product.apply(x, grad, edge, *ctx.about, False) if need_z else None
-        grad_edge = _slopes(x, z, turned, edge, *ctx.about) if need_edge else None
-        return grad_x, grad_z, grad_edge, None, None, None
+            _outer(call.reach(source, piece), call.read(target, piece), piece, batch, total)
+        grad_weight = total.to(x.dtype)
+        grad_weight = grad_weight.transpose(2, 3) if turned else grad_weight
+    if needs[2]:
+        parts = [
+            call.slopes(source, _multiply(call.read(target, piece), into, piece, batch), piece)
+            for piece in call.pieces(into)
+        ]
+        grad_edge = torch.cat(parts) if parts else torch.zeros_like(edge)
+    return grad_x, grad_weight, grad_edge
 
 
-def _slopes(x: Tensor, z: Tensor, weight: Tensor, edge: Tensor, pairs: Pairs, batch: int) -> Tensor:
-    """The derivative by the weights of the edges: those of x, and of z W_k at the pair: (E,)."""
-    if differentiated_again():
-        pair = torch.repeat_interleave(pairs.ptr.diff(), output_size=pairs.index.numel())  # of each edge
-        return plain_sddmm(x, _all_multiplied(z.index_select(0, pairs.at), weight, pairs, batch), pairs.index, pair)
-    call = _Call(pairs, edge, batch)
-    found = [
-        call.slopes(x, _multiply(call.read(z, piece), weight, piece, batch), piece) for piece in call.pieces(weight)
-    ]
-    return torch.cat(found) if found else torch.zeros_like(edge)
+def _plain(pairs: Pairs, batch: int, turned: bool, x: Tensor, weight: Tensor, edge: Tensor | None) -> Tensor:
+    """The same by differentiable torch operations, which store the rows of all pairs."""
+    pair = torch.repeat_interleave(pairs.ptr.diff(), output_size=pairs.index.numel())  # of each edge
+    if turned:
+        rows = _all_multiplied(x.index_select(0, pairs.at), weight, pairs, batch)
+        return plain_spmm(rows, edge, pair, pairs.index, pairs.sizes[1])
+    rows = _all_multiplied(plain_spmm(x, edge, pairs.index, pair, pairs.count), weight, pairs, batch)
+    return rows.new_zeros(pairs.sizes[2], rows.shape[1]).index_add(0, pairs.at, rows)
+
+
+_record = recorded(3, _typed_matmul, _typed_matmul_backward, _plain)
 
 
 def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, turned: bool = False) -> Tensor:
     r""":math:`y = \sum_k A_k^\top x W_k` for the matrices A_k of typed edges, or :math:`\sum_k A_k x W_k`.
 
     Rows are multiplied for each distinct pair of a type and a target only, a few at a time: no array of all of them is
-    made. Deterministic; differentiable any number of times; the products A_k^T x are not kept, but made again.
+    made. Deterministic; differentiable any number of times; the products A_k^T x are not kept, but made again, and only
+    second derivatives store them.
 
     Args:
         x: (*, M, P), or (*, N, P) where turned.
@@ -352,5 +333,5 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     Q = weight.shape[1] * weight.shape[3]
     if not B:
         return x.new_zeros(*batch, M if turned else N, Q) + x.sum() * weight.sum()  # nothing, with zeros for gradients
-    y: Tensor = _Product.apply(flat, weight, edge, pairs, B, turned)
+    y = _record(pairs, B, turned, flat, weight, edge)
     return y.view(-1, *batch, Q).movedim(0, -2)
