@@ -125,40 +125,42 @@ def forget(reference: Any) -> None:
             setattr(reference, name, None)
 
 
-def cases(kind: str, options: Options, *change: Callable[..., Any]) -> Iterator[Case]:
+def cases(
+    kind: str, options: Options, change: Callable[..., Any] = lambda edge_index, size: edge_index
+) -> Iterator[Case]:
     """The cases that compare a layer with its conversion, on graphs that were changed by `change(edge_index, size)`."""
-    yield from _CASES.get(kind, _on_grids if is_grid(kind) else _on_graphs)(kind, options, *change)
+    yield from _CASES.get(kind, _on_grids if is_grid(kind) else _on_graphs)(kind, options, change)
 
 
-def _as_drawn(edge_index: Tensor, size: tuple[int, int]) -> Tensor:
-    return edge_index
+def compared(reference: Any) -> Callable[..., Case]:
+    """Makes cases of a layer and its conversion, by their leaves and maybe their call."""
+    return partial(Case, convert(reference), reference)
 
 
-def _on_graphs(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _on_graphs(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """One graph and a batch, with and without edge weights; and the weights that attention returns."""
     reference = made(kind, options)
-    ours = convert(reference)
+    case = compared(reference)
     # PyG's ClusterGCNConv is defined for one loop per node; where it adds none, they have to be given in order.
     every = kind == "ClusterGCNConv" and not options.get("add_self_loops", True)
     edge_index, weight = graph(range(N) if every else (2,))
     edge_index = change(edge_index, (N, N))
     given, types = more_inputs(reference, edge_index.shape[1])
     leaves, call = [features(N, P), *given.values()], called(edge_index, given, **types)
-    yield Case(ours, reference, leaves, call if given or types else lambda f, x: f(x, edge_index))
-    if attends(ours):
+    yield case(leaves, call if given or types else lambda f, x: f(x, edge_index))
+    if attends(case.args[0]):
         if takes(reference, "return_attention_weights"):
             weighed = called(edge_index, given, return_attention_weights=True, **types)
-            yield Case(ours, reference, leaves, lambda f, *leaves: flat(weighed(f, *leaves)))
+            yield case(leaves, lambda f, *leaves: flat(weighed(f, *leaves)))
         if kind == "GATConv" and options.get("edge_dim"):  # without edge_attr, PyG leaves out the term of the edges
-            yield Case(ours, reference, leaves[:1], called(edge_index))
+            yield case(leaves[:1], called(edge_index))
         return
     if options.get("combine_root") != "self_loop" and kind not in _UNBATCHED:
         forget(reference)
-        yield Case(ours, reference, [features(2, N, P), *leaves[1:]], call)
+        yield case([features(2, N, P), *leaves[1:]], call)
     if takes(reference, "edge_weight") and "edge_weight" not in given:
         forget(reference)
-        leaves = [*leaves, weight[: edge_index.shape[1]]]
-        yield Case(ours, reference, leaves, called(edge_index, [*given, "edge_weight"]))
+        yield case([*leaves, weight[: edge_index.shape[1]]], called(edge_index, [*given, "edge_weight"]))
 
 
 def flat(outcome: Any) -> Tensor:
@@ -182,17 +184,15 @@ def typed_graph(sources: int = N, targets: int = N) -> tuple[Tensor, Tensor]:
     return edge_index, torch.randint(R - 1, edge_index.shape[1:]).sort().values
 
 
-def _relational(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _relational(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """Nodes with features, pairs of sources and targets, and nodes without features."""
 
     def case(width: Any, leaves: list[Tensor], call: Callable[..., Tensor]) -> Case:
-        reference = made(kind, options, in_channels=width)
-
         def by_loop(f: Any, *given: Tensor) -> Tensor:
             with loop_path():
                 return call(f, *given)
 
-        return Case(convert(reference), reference, leaves, by_loop)
+        return compared(made(kind, options, in_channels=width))(leaves, by_loop)
 
     edge_index, types = typed_graph()
     edge_index = change(edge_index, (N, N))
@@ -219,25 +219,25 @@ def incidence() -> Tensor:
     return torch.cat([found, found[:, :2]], 1)
 
 
-def _hyper(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _hyper(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """Without and with weights of 7 hyperedges, of which the last has no node."""
-    reference, index = made(kind, options), change(incidence(), (N, 7))
-    ours, weight = convert(reference), torch.rand(7, dtype=torch.float64) + 0.1
+    case, index = compared(made(kind, options)), change(incidence(), (N, 7))
+    weight = torch.rand(7, dtype=torch.float64) + 0.1
     more = [features(7, P)] if options.get("use_attention") else []
-    yield Case(ours, reference, [features(N, P), *more], lambda f, x, z=None: f(x, index, None, z))
-    yield Case(ours, reference, [features(N, P), weight, *more], lambda f, x, w, z=None: f(x, index, w, z, 7))
+    yield case([features(N, P), *more], lambda f, x, z=None: f(x, index, None, z))
+    yield case([features(N, P), weight, *more], lambda f, x, w, z=None: f(x, index, w, z, 7))
 
 
-def _signed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _signed(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """One graph, a batch, and a pair of sources and targets."""
     reference = made(kind, options)
-    ours, (pos, neg) = convert(reference), (change(graph()[0], (N, N)) for _ in range(2))
+    case, (pos, neg) = compared(reference), (change(graph()[0], (N, N)) for _ in range(2))
     width = P if reference.first_aggr else 2 * P
     for shape in ((N, width), (2, N, width)):
-        yield Case(ours, reference, [features(*shape)], lambda f, x: f(x, pos, neg))
+        yield case([features(*shape)], lambda f, x: f(x, pos, neg))
     if "flow" not in options:
         pair = [features(N, width), features(N + 2, width)]
-        yield Case(ours, reference, pair, lambda f, x, y: f((x, y), pos, neg))
+        yield case(pair, lambda f, x, y: f((x, y), pos, neg))
 
 
 def typed_edges() -> dict[tuple[str, str, str], Tensor]:
@@ -245,7 +245,7 @@ def typed_edges() -> dict[tuple[str, str, str], Tensor]:
     return {r: torch.stack([torch.randint(COUNTS[k] - 1, (12,)) for k in (r[0], r[2])]) for r in KINDS}
 
 
-def _attributed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _attributed(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """One graph, sources and targets of different widths, and sources alone, with features of edges that learn."""
 
     def case(width: Any, x: list[Tensor], sizes: tuple[int, int], call: Callable[..., Any]) -> Case:
@@ -256,7 +256,7 @@ def _attributed(kind: str, options: Options, change: Callable[..., Any] = _as_dr
         edge_index = torch.stack([torch.randint(n - 1, (3 * N,)) for n in sizes])
         edge_index = change(torch.cat([edge_index, edge_index[:, :3]], 1), sizes)
         z = torch.rand(edge_index.shape[1], 2, dtype=torch.float64)
-        return Case(convert(reference), reference, [*x, z], lambda f, *leaves: call(f, edge_index, *leaves))
+        return compared(reference)([*x, z], lambda f, *leaves: call(f, edge_index, *leaves))
 
     yield case(P, [features(N, P)], (N, N), lambda f, edges, x, z: f(x, edges, z))
     if "flow" not in options:
@@ -265,35 +265,32 @@ def _attributed(kind: str, options: Options, change: Callable[..., Any] = _as_dr
         yield case(P, both[:1], (7, 4), lambda f, edges, x, z: f((x, None), edges, z, size=(7, 4)))
 
 
-def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _typed(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """Edges of all types and of some; and the weights of the types, where a layer returns them."""
 
     def call(f: Any, *x: Tensor, **more: Any) -> Tensor:
         return flat(f(dict(zip(COUNTS, x, strict=True)), **more))
 
-    reference, leaves = made(kind, options), [features(COUNTS[k], WIDTHS[k]) for k in COUNTS]
-    ours = convert(reference)
+    case, leaves = compared(made(kind, options)), [features(COUNTS[k], WIDTHS[k]) for k in COUNTS]
     edges = {r: change(e, (COUNTS[r[0]], COUNTS[r[2]])) for r, e in typed_edges().items()}
     for some in (edges, {r: edges[r] for r in KINDS[1:3]}):
-        yield Case(ours, reference, leaves, partial(call, edge_index_dict=some))
+        yield case(leaves, partial(call, edge_index_dict=some))
     if kind == "HANConv":
-        weighed = partial(call, edge_index_dict=edges, return_semantic_attention_weights=True)
-        yield Case(ours, reference, leaves, weighed)
+        yield case(leaves, partial(call, edge_index_dict=edges, return_semantic_attention_weights=True))
 
 
-def _points(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _points(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """Points with positions, and two sets of points."""
-    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
-    leaves = [features(N, P), features(N, 3)]
-    yield Case(convert(reference), reference, leaves, lambda f, x, p: f(x, p, edge_index))
+    case, edge_index = compared(made(kind, options)), change(graph()[0], (N, N))
+    yield case([features(N, P), features(N, 3)], lambda f, x, p: f(x, p, edge_index))
     if "flow" not in options:
-        reference = made(kind, options, in_channels=(P, 3))
+        case = compared(made(kind, options, in_channels=(P, 3)))
         edges = torch.stack([torch.randint(n - 1, (3 * N,)) for n in (7, 4)])
         leaves, y = [features(7, P), features(7, 3), features(4, 3)], features(4, 3)  # without a network, y cancels
-        yield Case(convert(reference), reference, leaves, lambda f, x, p, q: f((x, y.to(x)), (p, q), edges))
+        yield case(leaves, lambda f, x, p, q: f((x, y.to(x)), (p, q), edges))
 
 
-def _with_matrix(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _with_matrix(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """The result, and the entries of the matrix that a layer returns beside it."""
 
     def call(f: Any, x: Tensor) -> Tensor:
@@ -301,39 +298,38 @@ def _with_matrix(kind: str, options: Options, change: Callable[..., Any] = _as_d
             y, M = f(x, edge_index)
         return torch.cat([y.flatten(), M.to_dense().flatten()])
 
-    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
-    yield Case(convert(reference), reference, [features(N, P)], call)
+    case, edge_index = compared(made(kind, options)), change(graph()[0], (N, N))
+    yield case([features(N, P)], call)
 
 
-def _types_of_nodes(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _types_of_nodes(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """Nodes of several types, along edges of several types."""
-    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
+    case, edge_index = compared(made(kind, options)), change(graph()[0], (N, N))
     E = edge_index.shape[1]
     types = torch.randint(3, (N,)), torch.randint(4, (E,))
-    leaves = [features(N, P), features(E, 3)]
-    yield Case(convert(reference), reference, leaves, lambda f, x, z: f(x, edge_index, *types, z))
+    yield case([features(N, P), features(E, 3)], lambda f, x, z: f(x, edge_index, *types, z))
 
 
-def _dense(kind: str, options: Options) -> Iterator[Case]:
+def _dense(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """A batch of graphs with a matrix each, one matrix for all, one graph; with padding, and without loops."""
     reference = made(kind, options)
-    ours = convert(reference)
+    case = compared(reference)
     A = torch.rand(B, N, N, dtype=torch.float64) * (torch.rand(B, N, N) < 0.4)
     if kind == "DenseGATConv":  # a softmax of nothing is NaN there
         A.diagonal(dim1=1, dim2=2).fill_(1)
     padding = torch.rand(B, N) < 0.7
-    yield Case(ours, reference, [features(B, N, P), A], lambda f, x, a: f(x, a))
-    yield Case(ours, reference, [features(B, N, P), A], lambda f, x, a: f(x, a, padding))
-    yield Case(ours, reference, [features(N, P), A[0]], lambda f, x, a: f(x, a))
-    yield Case(ours, reference, [features(B, N, P), A[0]], lambda f, x, a: f(x, a))
+    yield case([features(B, N, P), A], lambda f, x, a: f(x, a))
+    yield case([features(B, N, P), A], lambda f, x, a: f(x, a, padding))
+    yield case([features(N, P), A[0]], lambda f, x, a: f(x, a))
+    yield case([features(B, N, P), A[0]], lambda f, x, a: f(x, a))
     if takes(reference, "add_loop"):
-        yield Case(ours, reference, [features(B, N, P), A], lambda f, x, a: f(x, a, add_loop=False))
+        yield case([features(B, N, P), A], lambda f, x, a: f(x, a, add_loop=False))
 
 
-def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+def _labels(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """All labels, and some of them along edges with weights; with a product, since the layer has no gradient."""
-    reference, (edge_index, weight) = made(kind, options), graph()
-    ours, edges, mask = convert(reference), change(edge_index, (N, N)), torch.rand(N) < 0.5
+    case, (edge_index, weight) = compared(made(kind, options)), graph()
+    edges, mask = change(edge_index, (N, N)), torch.rand(N) < 0.5
     weight = weight[: edges.shape[1]]
 
     def step(y: Tensor) -> Tensor:
@@ -343,9 +339,9 @@ def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn)
         with default_dtype(y.dtype):
             return y * f(given[0] if given else y, edges, *given[1:]).to(y)
 
-    yield Case(ours, reference, [features(N, P)], times)
-    yield Case(ours, reference, [features(N, P)], lambda f, y: times(f, y, y, mask, weight.to(y), step))
-    yield Case(ours, reference, [features(N, 1)], lambda f, y: times(f, y, torch.arange(N) % 3))
+    yield case([features(N, P)], times)
+    yield case([features(N, P)], lambda f, y: times(f, y, y, mask, weight.to(y), step))
+    yield case([features(N, 1)], lambda f, y: times(f, y, torch.arange(N) % 3))
 
 
 def differentiable_products() -> AbstractContextManager[Any]:
@@ -383,7 +379,7 @@ def grid_of(kind: str, options: Options | None = None) -> tuple[int, ...]:
     return (6, 8) if kind == "PixelUnshuffle" else GRIDS[dimensions(kind, options)]
 
 
-def _on_grids(kind: str, options: Options) -> Iterator[Case]:
+def _on_grids(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """A batch and one image, by the planned order and by torch's kernels, and with an output size."""
     reference = made(kind, options)
     ours, grid = convert(reference), grid_of(kind, options)
@@ -402,7 +398,7 @@ def _on_grids(kind: str, options: Options) -> Iterator[Case]:
             yield Case(ours, reference, [x], lambda f, x, size=sizes: f(x, output_size=size))
 
 
-def _on_taps(kind: str, options: Options) -> Iterator[Case]:
+def _on_taps(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """A batch and one image, whose channels are those of all taps of a window."""
     reference = made(kind, options)
     ours: Any = convert(reference)
@@ -432,7 +428,7 @@ def attended(f: Any, *leaves: Tensor, **call: Any) -> Tensor:
     return flat([part for part in f(*leaves, **call) if part is not None])
 
 
-def _sequences(kind: str, options: Options) -> Iterator[Case]:
+def _sequences(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """Batches in both layouts and single sequences, under all masks; also with the keys as values, or as all three."""
     for first, lead in ((True, (B,)), (False, (B,)), (False, ())):
         reference = made(kind, {"batch_first": first} | options)
@@ -452,33 +448,35 @@ def _sequences(kind: str, options: Options) -> Iterator[Case]:
                 yield Case(ours, reference, leaves[1:2], lambda f, x, c=call: attended(f, x, x, x, **c))
 
 
-def _rows(kind: str, options: Options) -> Iterator[Case]:
+def _rows(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """One row, a matrix, a batch, no rows."""
     reference = made(kind, options)
+    case = compared(reference)
     for lead in ((N,), (), (B, 2, N), (0,)):
-        yield Case(convert(reference), reference, [features(*lead, reference.in_features)])
+        yield case([features(*lead, reference.in_features)])
 
 
-def _bags(kind: str, options: Options) -> Iterator[Case]:
+def _bags(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """Bags side by side, of which some are empty; bags of one size; and weights that learn, which only sums take."""
     reference = made(kind, options)
-    ours, held = convert(reference), torch.randint(reference.num_embeddings, (12,))
+    case, held = compared(reference), torch.randint(reference.num_embeddings, (12,))
     offsets = torch.tensor([0, 3, 3, 7, 12, 12])
-    yield Case(ours, reference, [], lambda f: f(held, offsets))
-    yield Case(ours, reference, [], lambda f: f(held.view(3, 4)))
+    yield case([], lambda f: f(held, offsets))
+    yield case([], lambda f: f(held.view(3, 4)))
     if reference.mode == "sum":
-        yield Case(ours, reference, [features(12)], lambda f, w: f(held, offsets, w))
-        yield Case(ours, reference, [features(3, 4)], lambda f, w: f(held.view(3, 4), per_sample_weights=w))
+        yield case([features(12)], lambda f, w: f(held, offsets, w))
+        yield case([features(3, 4)], lambda f, w: f(held.view(3, 4), per_sample_weights=w))
 
 
-def _cells(kind: str, options: Options) -> Iterator[Case]:
+def _cells(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """A batch and one entry, from zeros and from a state."""
     reference = made(kind, options)
+    case = compared(reference)
     for lead in ((B,), ()):
         x = features(*lead, reference.input_size)
         state = [features(*lead, reference.hidden_size) for _ in range(1 + (kind == "LSTMCell"))]
-        yield Case(convert(reference), reference, [x], lambda f, x: flat(f(x)))
-        yield Case(convert(reference), reference, [x, *state], lambda f, x, *s: flat(f(x, s if len(s) > 1 else s[0])))
+        yield case([x], lambda f, x: flat(f(x)))
+        yield case([x, *state], lambda f, x, *s: flat(f(x, s if len(s) > 1 else s[0])))
 
 
 def along(f: Any, x: Tensor, *state: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
@@ -489,16 +487,17 @@ def along(f: Any, x: Tensor, *state: Tensor, lengths: Sequence[int] | None = Non
         return flat(f(given, (state if len(state) > 1 else state[0]) if state else None))
 
 
-def _along(kind: str, options: Options) -> Iterator[Case]:
+def _along(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """A batch of sequences, one sequence, and sequences of several lengths, from zeros and from a state."""
     reference = made(kind, options).eval()
+    case = compared(reference)
     widths = [reference.proj_size or reference.hidden_size, reference.hidden_size][: 1 + (kind == "LSTM")]
     count = len(reference.all_weights)
     for lead, lengths in (((B,), None), ((), None), ((3,), (2, L, 1))):
         x = features(*((*lead, L) if reference.batch_first else (L, *lead)), reference.input_size)
         state = [features(count, *lead, width) for width in widths]
         for leaves in ([x], [x, *state]):
-            yield Case(convert(reference), reference, leaves, partial(along, lengths=lengths))
+            yield case(leaves, partial(along, lengths=lengths))
 
 
 _CASES: dict[str, Callable[..., Iterator[Case]]] = {
