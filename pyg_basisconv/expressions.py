@@ -9,7 +9,7 @@ from torch import nn
 
 from . import bases, mechanisms, theta
 from .errors import DEPTH, reject
-from .walks.nearest import suggestion
+from .walks.wording import suggestion
 
 _ACTIVATIONS = ("ELU", "GELU", "LeakyReLU", "ReLU", "Sigmoid", "SiLU", "Softplus", "Tanh")
 _KNOWN = {

@@ -108,7 +108,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
                 "pass the edges as (2, E), or make the layer with add_self_loops=False"
             )
         conv: Any = self._modules["conv"]
-        return read_edges(edge_index, self.loops is not None, count, conv.flow)
+        return read_edges(edge_index, conv.flow, None if self.loops is None else count)
 
     def attend(
         self, x: Any, edges: CallEdges, z: Tensor | None, size: Any, wanted: bool, call: dict[str, Any]

@@ -15,12 +15,11 @@ from ..bases import Adjacency, Relations
 from ..basis import Basis
 from ..cache import constituents, once
 from ..errors import reject
-from ..kernels.pattern import tally
 from ..portable import any_seen
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, stack, takes_mean
 from .composite import GraphLayer
-from .edges import is_matrix, masked_counts, read_edges, sizes_of, targets_of
+from .edges import count_edges, counts, is_matrix, read_edges, sizes_of
 from .layers import both, pair
 from .registry import Unchanged, combinations, rule
 from .typed_linear import TypedLinear
@@ -97,7 +96,7 @@ class ConvertedMF(GraphLayer):
         if target is None and size is None and is_matrix(edge_index):
             size = sizes_of(edge_index)
         N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
-        edges = read_edges(edge_index, False, N, self.flow).edge_index
+        edges = read_edges(edge_index, self.flow).edge_index
         h = self.sums((source, None), edges, size=(source.shape[-2], N))
         if target is None:
             target = h.new_zeros(*h.shape[:-1], self.maps.weight.shape[1] - h.shape[-1])
@@ -108,7 +107,7 @@ class ConvertedMF(GraphLayer):
 @once
 def degrees(edges: Tensor, N: int, largest: int, flow: str) -> Tensor:
     """The degree of each target, up to the largest."""
-    return torch.bincount(targets_of(edges, flow), minlength=N).clamp_(max=largest)
+    return count_edges(edges, N, torch.long, flow).squeeze(1).clamp(max=largest)
 
 
 @rule(FiLMConv, "GNN-FiLM, linear", combinations(num_relations=(1, 5), aggr=("add", "mean")), given={"act": None})
@@ -125,16 +124,15 @@ class ConvertedFiLM(GraphLayer):
         if layer.act is not None:
             raise Unchanged("its messages pass through an activation, unless act=None")
         R, P, Q = layer.num_relations, layer.lins[0].in_channels, layer.lins[0].out_channels
-        self.average = takes_mean(layer)
         # Of all relations one product is quicker than one for each of them, unless it makes wider rows to be summed.
         order = "theta_first" if Q <= P else "auto"
-        family = Relations(R, "mean" if self.average else None)
+        family = Relations(R, "mean" if takes_mean(layer) else None)
         self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=R, order=order)
 
     def compute(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Tensor:
         source, target = both(x, "FiLMConv")
         size, R = (source.shape[-2], target.shape[-2]), self.num_relations
-        edge_index, values, *_ = read_edges(edge_index, False, min(size), self.flow)
+        edge_index, values, *_ = read_edges(edge_index, self.flow)
         kind = None
         if R > 1:
             kind = values if edge_type is None else edge_type
@@ -143,12 +141,7 @@ class ConvertedFiLM(GraphLayer):
         beta, gamma = self.film_skip(target).chunk(2, -1)
         y = torch.addcmul(beta, gamma, self.lin_skip(target))
         beta, gamma = self._all_films(target).unflatten(-1, (R, 2, -1)).unbind(-2)  # (*, N, R, Q)
-        if self.conv.explain:
-            count = masked_counts(self.conv, source, edge_index, size, kind)
-        else:
-            count = count_typed(edge_index, kind, size[1], R, self.flow)
-            count = count.clamp(max=1) if self.average else count
-        count = count.to(sums.dtype)
+        count = counts(self.conv, source, edge_index, size, kind).to(sums.dtype).unsqueeze(-1)
         return y + torch.addcmul(gamma * sums, beta, count).sum(-2)
 
     def _all_films(self, target: Tensor) -> Tensor:
@@ -159,9 +152,3 @@ class ConvertedFiLM(GraphLayer):
                 target, torch.cat([film.weight for film in films]), torch.cat([film.bias for film in films])
             )
         return torch.cat([film(target) for film in films], -1)
-
-
-def count_typed(edges: Tensor, kind: Tensor | None, N: int, R: int, flow: str) -> Tensor:
-    """(N, R, 1) the number of edges of each type into each target."""
-    into = targets_of(edges, flow).long()
-    return tally(into if kind is None else into * R + kind, N * R).view(N, R, 1)

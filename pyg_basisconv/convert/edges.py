@@ -11,8 +11,8 @@ from torch_geometric.utils.sparse import set_sparse_value
 
 from ..basis import BoundBasis
 from ..cache import IdentityCache, once
-from ..conv import BasisConv
 from ..errors import reject
+from ..kernels.pattern import tally
 from ..layouts import layout
 from ..reading import read_graph
 
@@ -34,15 +34,15 @@ class CallEdges(NamedTuple):
     kept: Tensor | None = None
 
 
-def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_target") -> CallEdges:
-    """The edges of a call, with loops or without; computed once for a graph."""
+def read_edges(edge_index: Any, flow: str = "source_to_target", loops: int | None = None) -> CallEdges:
+    """The edges of a call, with loops for so many nodes in the place of their own; computed once for a graph."""
     if flow != "source_to_target":
         layout(edge_index, flow)  # which rejects sparse matrices
-    if not loops and type(edge_index) is Tensor and edge_index.layout is torch.strided:
+    if loops is None and type(edge_index) is Tensor and edge_index.layout is torch.strided:
         return CallEdges(edge_index)
     if isinstance(edge_index, SparseTensor):
         row, col, values = edge_index.coo()
-        if not loops:
+        if loops is None:
             index: Tensor = _EDGES.get((row, col), "sparse_tensor", lambda: torch.stack([col, row]))
             return CallEdges(index, values)
         if values is not None and values.dim() > 1:
@@ -57,17 +57,15 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
         return read() if values is not None else _EDGES.get((row, col), tuple(edge_index.sizes()), read)
     plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
     sparse = is_torch_sparse_tensor(plain)
-    if not sparse and not loops:
-        return CallEdges(plain)
+    if not sparse:
+        return CallEdges(plain) if loops is None else _EDGES.get((plain,), loops, lambda: _with_loops(plain, loops))
 
     def build() -> CallEdges:
-        if not sparse:
-            return _with_loops(plain, count)
-        looped = add_self_loops(remove_self_loops(plain)[0], num_nodes=count)[0] if loops else None
+        looped = None if loops is None else add_self_loops(remove_self_loops(plain)[0], num_nodes=loops)[0]
         edges, values = _edges_of(plain if looped is None else looped)
         return CallEdges(edges.flip(0), values.clone(), looped)  # the cache owns its memory
 
-    return _EDGES.get((plain,), (loops, count), build)
+    return _EDGES.get((plain,), loops, build)
 
 
 def is_matrix(edge_index: Any) -> bool:
@@ -83,7 +81,7 @@ def with_features(call: dict[str, Any]) -> dict[str, Any]:
     if call.get("edge_attr") is not None:
         fix = "give the edges in their order, or the features as the values of the matrix"
         reject("edge_index", "(2, E) beside edge_attr", type(edges).__name__, fix)
-    read = read_edges(edges, False, 0)
+    read = read_edges(edges)
     sized = {} if isinstance(call["x"], Tensor) or call.get("size") is not None else {"size": sizes_of(edges)}
     return {**call, **sized, "edge_index": read.edge_index, "edge_attr": read.values}
 
@@ -123,9 +121,10 @@ def count_targets(edge_index: Any, source: Tensor) -> int:
 
 
 @once
-def count_edges(edges: Tensor, N: int, dtype: torch.dtype, flow: str = "source_to_target") -> Tensor:
-    """(N, 1) the number of edges into each target."""
-    return torch.bincount(targets_of(edges, flow), minlength=N).to(dtype).unsqueeze(1)
+def count_edges(edges: Tensor, N: int, dtype: torch.dtype, flow: str, kind: Tensor | None = None, K: int = 1) -> Tensor:
+    """(N, K) the number of edges of each type into each target."""
+    into = targets_of(edges, flow).long()
+    return tally(into if kind is None else into * K + kind, N * K).to(dtype).view(N, K)
 
 
 def sums_of(A: BoundBasis, x: Tensor) -> Tensor:
@@ -133,21 +132,15 @@ def sums_of(A: BoundBasis, x: Tensor) -> Tensor:
     return A.expand(torch.ones(*x.shape[:-1], 1, dtype=x.dtype, device=x.device))
 
 
-def masked_counts(
-    conv: BasisConv, x: Tensor, edges: Tensor, size: tuple[int, int], kind: Tensor | None = None
-) -> Tensor:
-    """(N, K, 1) what the mask of an explainer leaves of the number of edges of each type into each target, or of 1
-    where a layer takes their mean.
-
-    Args:
-        conv: that passes the messages along these edges, and has the mask.
-        x: (*, M, P) features of the sources.
-        edges: (2, E).
-        size: (M, N).
-        kind: (E,) the types.
+def counts(conv: Any, x: Tensor, edges: Tensor, size: tuple[int, int], kind: Tensor | None = None) -> Tensor:
+    """(N, K) the number of edges of each type into each target, or 1 where the layer takes their mean; of either, what
+    the mask of an explainer leaves.
     """
-    graph = read_graph(edges, None, kind, size=size, dtype=x.dtype, device=x.device, flow=conv.flow)
-    return sums_of(conv.basis.on(conv.masked(graph)), x.new_empty(size[0], 1)).transpose(0, 1)
+    if conv.explain:
+        graph = read_graph(edges, None, kind, size=size, dtype=x.dtype, device=x.device, flow=conv.flow)
+        return sums_of(conv.basis.on(conv.masked(graph)), x.new_empty(size[0], 1)).squeeze(-1).t()
+    count = count_edges(edges, size[1], x.dtype, conv.flow, kind, conv.basis.K)
+    return count.clamp(max=1) if conv.basis.norm == "mean" else count
 
 
 def targets_of(edges: Tensor, flow: str) -> Tensor:

@@ -18,7 +18,7 @@ from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
 from .composite import GraphLayer, normalized
-from .edges import CallEdges, count_edges, features_of, masked_counts, read_edges, sums_of, targets_of
+from .edges import CallEdges, count_edges, counts, features_of, read_edges, sums_of, targets_of
 from .layers import both, pair
 from .registry import Unchanged, combinations, rule
 
@@ -53,7 +53,7 @@ class ConvertedGeneral(GraphLayer):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         A, R = adjacency(layer), layer.in_edge_channels
-        self.conv, self.average = basis_conv(layer, [layer.lin_msg], A), A.norm == "mean"
+        self.conv = basis_conv(layer, [layer.lin_msg], A)
         self.bias, self.edge, self.edge_bias = parameter(layer.lin_msg.bias), None, None
         if R is not None:
             self.edge = basis_conv(layer, [layer.lin_edge], A)  # the edges are its sources
@@ -63,7 +63,7 @@ class ConvertedGeneral(GraphLayer):
     def compute(self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Any = None) -> Tensor:
         source, target = both(x, "GeneralConv")
         size = size or (source.shape[-2], target.shape[-2])
-        edges, values, *_ = read_edges(edge_index, False, min(size), self.flow)
+        edges, values, *_ = read_edges(edge_index, self.flow)
         z = features_of(values) if edge_attr is None else edge_attr
         y = self.conv((source, None), edges, size=size)
         for_each = [self.bias, self.lin_msg_i and self.lin_msg_i(target)]  # edge into n
@@ -72,12 +72,7 @@ class ConvertedGeneral(GraphLayer):
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
-            if self.conv.explain:
-                count = masked_counts(self.conv, source, edges, size)[:, 0]
-            else:
-                count = count_edges(edges, size[1], y.dtype, self.flow)
-                count = count.clamp(max=1) if self.average else count
-            y = torch.addcmul(y, count.to(y.dtype), reduce(add, own))
+            y = torch.addcmul(y, counts(self.conv, source, edges, size).to(y.dtype), reduce(add, own))
         y = y if self.heads == 1 else y.unflatten(-1, (self.heads, -1)).mean(-2)
         y = y + self.lin_self(target)
         return normalized(y, None) if self.normalize_l2 else y

@@ -98,7 +98,7 @@ class ConvertedHGT(GraphLayer):
             starts.append((before, first[relation[2]]))
             before += key.shape[0]
         queries = torch.cat([query for _, query, _ in parts.values()])
-        read = [read_edges(edge_index, False, 0).edge_index for edge_index in edge_index_dict.values()]
+        read = [read_edges(edge_index).edge_index for edge_index in edge_index_dict.values()]
         edges = joint_edges(tuple(starts), *read)
         y = self.conv(torch.cat(values), weigh(self.conv, torch.cat(keys), queries, edges))
         return self._finish(
@@ -193,9 +193,8 @@ class ConvertedHEAT(OperatorModule, GraphLayer):
 
     def compute(self, **call: Any) -> Tensor:
         call = with_features(call)
-        x, kinds, N = call["x"], call["node_type"], call["x"].shape[0]
-        edges = read_edges(call["edge_index"], False, N, self.flow).edge_index
-        h = self.nodes(x, kinds)
+        edges = read_edges(call["edge_index"], self.flow).edge_index
+        h = self.nodes(call["x"], call["node_type"])
         z = torch.cat([self.edge_type_emb(call["edge_type"]), self.edge_attr_emb(call["edge_attr"])], 1)
         z = F.leaky_relu(z, self.negative_slope)
         y: Tensor = self.conv(h, edges, edge_attr=z, edge_values=self.of_edges)

@@ -74,7 +74,7 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
         source, target = both(x, "PointTransformerConv")
         size = source.shape[0], target.shape[0]
         count = min(p.shape[0] for p in positions)
-        edges = read_edges(edge_index, self.add_self_loops, count, self.flow).edge_index
+        edges = read_edges(edge_index, self.flow, count if self.add_self_loops else None).edge_index
         edges = edges if forward else edges.flip(0)
         keys, queries, values = self.lin_src(source), self.lin_dst(target), self.lin(source)
         if not self.of_nodes:
@@ -86,7 +86,7 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
         y: Tensor = apply_weights(self.conv, values - of_source, A)
         if self.conv.explain:
             return torch.addcmul(y, of_target, sums_of(A, values).squeeze(-1).t())
-        return torch.addcmul(y, of_target, count_edges(edges, size[1], y.dtype).clamp(max=1))
+        return torch.addcmul(y, of_target, count_edges(edges, size[1], y.dtype, self.conv.flow).clamp(max=1))
 
     def _by_edges(
         self, keys: Tensor, queries: Tensor, values: Tensor, positions: Any, edges: Tensor, size: tuple[int, int]

@@ -210,7 +210,7 @@ class ConvertedPAN(GraphLayer):
 
     def compute(self, x: Tensor, edge_index: Any) -> tuple[Tensor, Any]:
         N, L = x.shape[0], len(self.weight) - 1
-        read = read_edges(edge_index, False, N)
+        read = read_edges(edge_index)
         found = _paths(read.edge_index, read.values, N, L, x.dtype)
         narrow = self.map.theta.Q <= self.map.theta.P
         start = found.inverse * (self.map(x) if narrow else x)

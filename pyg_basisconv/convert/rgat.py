@@ -126,7 +126,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
     def compute(self, x: Any, edge_index: Any, edge_type: Any = None, edge_attr: Any = None, **call: Any) -> Any:
         source, target = both(x, "RGATConv")
         (M, N), R = (source.shape[0], target.shape[0]), self.num_relations
-        read = read_edges(edge_index, False, N, self.flow)
+        read = read_edges(edge_index, self.flow)
         kind, z, values = edge_type, edge_attr, read.values
         if kind is None:
             kind = values

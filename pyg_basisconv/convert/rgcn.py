@@ -146,7 +146,7 @@ class ConvertedRGCN(Converted):
         """The edges and their types, which may be the values of a sparse matrix."""
         sparse, values = isinstance(edge_index, SparseTensor), None
         if sparse or is_torch_sparse_tensor(edge_index):
-            edge_index, values, *_ = read_edges(edge_index, False, 0, self.flow)
+            edge_index, values, *_ = read_edges(edge_index, self.flow)
         if sparse and self.call.layer == "RGCNConv":  # which then ignores edge_type
             edge_type = None
         return edge_index, values if edge_type is None else edge_type

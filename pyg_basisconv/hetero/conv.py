@@ -17,8 +17,7 @@ from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject, shape_or_type
 from ..features import check_features
 from ..theta import Full, Theta
-from .edges import EdgeType, TypeEdges, typed_edges
-from .masks import EdgeMask, set_mask
+from .edges import EdgeMask, EdgeType, TypeEdges, set_mask, typed_edges
 
 
 class HeteroBasisConv(nn.Module):

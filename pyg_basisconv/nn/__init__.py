@@ -41,7 +41,7 @@ import torch_geometric.nn
 
 from ..convert.refused import why_not
 from ..convert.registry import known_layers
-from ..walks.nearest import suggestion
+from ..walks.wording import suggestion
 from .dropin import DropIn, drop_in
 from .dropout import Dropout
 

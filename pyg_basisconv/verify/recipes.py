@@ -132,7 +132,7 @@ def cases(
     yield from _CASES.get(kind, _on_grids if is_grid(kind) else _on_graphs)(kind, options, change)
 
 
-def compared(reference: Any) -> Callable[..., Case]:
+def compared(reference: Any) -> partial[Case]:
     """Makes cases of a layer and its conversion, by their leaves and maybe their call."""
     return partial(Case, convert(reference), reference)
 

@@ -10,10 +10,18 @@ from ..errors import reject
 from .config import Knowledge, graph_of, load_walks
 from .document import Document
 from .grammar import Sort, parse
-from .named import NamedGraph
-from .nearest import suggestion
-from .report import followed, joined, report, text_of_followed, text_of_joined, text_of_report
-from .suggestions import suggested, text_of_suggested
+from .report import (
+    followed,
+    joined,
+    report,
+    suggested,
+    text_of_followed,
+    text_of_joined,
+    text_of_report,
+    text_of_suggested,
+)
+from .vocabulary import NamedGraph
+from .wording import suggestion
 
 _SUGGESTING = ("without", "length", "most", "support", "symmetric")  # options beside --suggest
 

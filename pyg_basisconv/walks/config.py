@@ -8,12 +8,10 @@ import torch
 
 from ..bases import Walks
 from ..errors import reject
-from .document import Document
-from .files import table_of
+from .document import Document, table_of
 from .grammar import Sort, parse
-from .named import NamedGraph
 from .sources import read
-from .vocabulary import Ends, Vocabulary
+from .vocabulary import Ends, NamedGraph, Vocabulary
 from .wording import shown
 
 _NORMS = ("none", "mean", "row", "sym")

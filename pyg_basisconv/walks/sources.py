@@ -12,12 +12,9 @@ from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
 from ..errors import reject
-from .document import Document
-from .files import table_of
-from .named import NamedGraph
-from .nearest import suggestion
-from .vocabulary import Vocabulary
-from .wording import shown
+from .document import Document, table_of
+from .vocabulary import NamedGraph, Vocabulary
+from .wording import shown, suggestion
 
 DATASETS = (
     *("AMiner", "DBLP", "Entities", "FB15k_237", "HGBDataset", "IMDB", "LastFM", "MovieLens", "MovieLens100K"),

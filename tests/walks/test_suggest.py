@@ -16,7 +16,7 @@ import torch
 import pyg_basisconv.walks.suggest as suggest
 from pyg_basisconv import bases, load_walks, suggest_sorts
 from pyg_basisconv.__main__ import main
-from pyg_basisconv.walks.suggestions import text_of_suggested
+from pyg_basisconv.walks.report import text_of_suggested
 
 FILMS = Path(__file__).parents[2] / "datasets" / "films"
 NODES, RELATIONS = 12, 3

@@ -11,8 +11,8 @@ from torch_geometric.data import HeteroData
 
 from pyg_basisconv.bases import Walks
 from pyg_basisconv.walks import Vocabulary
-from pyg_basisconv.walks.named import NamedGraph
-from pyg_basisconv.walks.nearest import nearest, suggestion
+from pyg_basisconv.walks.vocabulary import NamedGraph
+from pyg_basisconv.walks.wording import nearest, suggestion
 
 
 def hetero(*types: tuple[str, str, str]) -> HeteroData:
