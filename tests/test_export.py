@@ -170,6 +170,16 @@ def test_graphs_without_edges(name: str) -> None:
     close(program(**empty), model(**empty), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("kind, call", [("GeneralConv", "a"), ("MFConv", "")])
+def test_one_node(kind: str, call: str) -> None:
+    options = {"in_edge_channels": 2} if call else {}
+    model, given = Named(getattr(pyg, kind)(3, 4, **options)).eval(), inputs(call)
+    sizes = {one: {1 if one == "edge_index" else 0: Dim.AUTO} for one in given}
+    program = export(model, (), given, dynamic_shapes=sizes).module()
+    one = given | {"x": given["x"][:1], "edge_index": given["edge_index"] * 0}
+    close(program(**one), model(**one), tolerance=1e-5)
+
+
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 def test_images_of_any_size(mode: Any) -> None:
     window = bases.Window(None, (3, 3), stride=2, padding=1)
