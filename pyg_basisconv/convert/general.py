@@ -1,6 +1,5 @@
 """The layer of the design space of graph networks: a sum or attention, of one end or both, with features of edges."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from functools import reduce
 from operator import add
@@ -13,7 +12,7 @@ from torch_geometric.nn import GeneralConv
 
 from ..cache import once
 from ..conv import BasisConv
-from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism
+from ..mechanisms import MLP, Additive, Dot, Edge
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
@@ -131,13 +130,13 @@ class GeneralAttention(AttentionLayer):
 
 def attended(layer: Any) -> nn.Module:
     """Scores are an inner product of the message with a vector, or with the message of the other end."""
-    H, D, R, message = layer.heads, layer.out_channels, layer.in_edge_channels, layer.lin_msg
-    biased = message.bias is not None
-    values: Any = None
-    theta, P = Heads("mean", biased), message.in_channels
+    H, D, message, directed = layer.heads, layer.out_channels, layer.lin_msg, layer.directed_msg
+    by_dot, biased = layer.attention_type == "dot_product", message.bias is not None
+    P = message.in_channels
     own = getattr(layer.lin_self, "in_channels", D)  # of the targets; PyG's lin_msg_i takes the sources' width for both
-    P = P if own == P or not layer.directed_msg else (P, own)
-    if R is not None:
+    values: Any = None
+    R = 0
+    if layer.in_edge_channels is not None:
         check_frozen_alike(layer.lin_edge.weight, layer.lin_edge.bias)
         weight = heads_of(layer.lin_edge, H)  # (H, R, D)
         if biased:
@@ -146,44 +145,29 @@ def attended(layer: Any) -> nn.Module:
         with META:
             values = Heads("mean").build(H, R, D)
         values.weight = parameter(weight)
-    score, share = _scored(layer, values)
-    conv = attention_conv(layer, H, score.then(nn.LeakyReLU(0.2)), theta, P, D)
+    if by_dot and not directed:
+        raise Unchanged("its scores are products of sums of both ends")
+    ends, edge = Additive(projected=True, target=None), Edge(R, inner=D) if R else None
+    score: Any = ends if edge is None else ends + edge
+    if by_dot:
+        score = Dot(D, 1 / float(layer.scaler), biased, edge_dim=R, mix="both" if R else "key")
+    elif not directed:
+        score = MLP(None, nn.Identity(), True, "own", bias=biased, edge_dim=R)
+    activated, widths = score.then(nn.LeakyReLU(0.2)), (P, own) if directed and own != P else P
+    conv: Any = attention_conv(layer, H, activated, Heads("mean", biased), widths, D)
     fill(conv.theta, weight=heads_of(message, H), value_bias=message.bias)
-    share(conv.theta)
+    if by_dot:  # some parameters of the scores are those of the values
+        score.key = score.query = conv.theta.weight
+        if biased:
+            score.key_bias = score.query_bias = conv.theta.value_bias
+        if R:
+            score.key_edge = score.query_edge = values.weight
+    elif directed:
+        fill(ends, source=layer.att_msg)
+        if edge is not None:
+            edge.weight, edge.out = values.weight, ends.source
+    else:
+        fill(score, out=layer.att_msg, target=heads_of(layer.lin_msg_i, H), bias=layer.lin_msg_i.bias)
+        if R:
+            score.edge = values.weight
     return GeneralAttention(layer, conv, values)
-
-
-def _scored(layer: Any, values: Heads | None) -> tuple[Mechanism, Callable[[Any], None]]:
-    """The scores, and what gives them their parameters, some of which are those of the values."""
-    D, H, R, biased = layer.out_channels, layer.heads, 0 if values is None else values.P, layer.lin_msg.bias is not None
-    of_edges: Any = None if values is None else values.weight
-    if layer.attention_type == "dot_product":
-        if not layer.directed_msg:
-            raise Unchanged("its scores are products of sums of both ends")
-        dot = Dot(D, 1 / float(layer.scaler), biased, edge_dim=R, mix="both" if R else "key")
-
-        def of_values(theta: Any) -> None:
-            dot.key = dot.query = theta.weight
-            if biased:
-                dot.key_bias = dot.query_bias = theta.value_bias
-            if of_edges is not None:
-                dot.key_edge = dot.query_edge = of_edges
-
-        return dot, of_values
-    if layer.directed_msg:
-        ends, edge = Additive(projected=True, target=None), Edge(R, inner=D) if R else None
-
-        def vectors(theta: Any) -> None:
-            fill(ends, source=layer.att_msg)
-            if edge is not None and of_edges is not None:
-                edge.weight, edge.out = of_edges, ends.source
-
-        return ends if edge is None else ends + edge, vectors
-    hidden = MLP(None, nn.Identity(), True, "own", bias=biased, edge_dim=R)
-
-    def layers(theta: Any) -> None:
-        fill(hidden, out=layer.att_msg, target=heads_of(layer.lin_msg_i, H), bias=layer.lin_msg_i.bias)
-        if of_edges is not None:
-            hidden.edge = of_edges
-
-    return hidden, layers
