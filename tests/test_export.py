@@ -170,7 +170,7 @@ def test_graphs_without_edges(name: str) -> None:
     close(program(**empty), model(**empty), tolerance=1e-5)
 
 
-@pytest.mark.parametrize("kind, call", [("GeneralConv", "a"), ("MFConv", "")])
+@pytest.mark.parametrize(("kind", "call"), [("GeneralConv", "a"), ("MFConv", "")])
 def test_one_node(kind: str, call: str) -> None:
     options = {"in_edge_channels": 2} if call else {}
     model, given = Named(getattr(pyg, kind)(3, 4, **options)).eval(), inputs(call)
