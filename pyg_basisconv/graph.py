@@ -1,17 +1,17 @@
 """A graph: edges with weights and types, and cached results that were derived from them. `reading` makes it."""
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from .cache import cached_property, memo
+from .cache import memo
 from .content import Content
+from .edge_set import EdgeSet
 from .errors import reject
-from .kernels import Pattern, spmm
 from .kernels.grids import Ints
-from .kernels.lists import Array, List, lists_of
+from .kernels.lists import List, lists_of
 from .kernels.op import acc_dtype
 from .portable import with_plain
 
@@ -20,96 +20,11 @@ Counts = tuple[int | None, int | None]  # (M, N), None for unknown ones
 Size = int | Counts | None
 
 
-class Structure:
-    """The integer part of a graph: E edges from M sources to N targets, and cached results derived from them alone.
-
-    Attributes:
-        alive: (E,) False for edges that do not exist; None if all do. The portable path cannot leave edges out, and
-            gives them the weight 0.
-        arrays: the sources and targets in numpy, if it was made from arrays; None otherwise.
-    """
-
-    arrays: tuple[Array, Array] | None = None
-
-    def __init__(self, source: Tensor, target: Tensor, type: Tensor | None, M: int, N: int) -> None:
-        self.source, self.target, self.type, self.M, self.N = source, target, type, M, N
-        self.alive: Tensor | None = None
-        self._memo: dict[Hashable, Any] = {}
-
-    @classmethod
-    def of_arrays(cls, arrays: tuple[Array, Array], type: Tensor | None, M: int, N: int) -> "Structure":
-        """The structure of edges on the CPU, given as arrays; tensors are made of them on first use."""
-        structure = object.__new__(cls)
-        structure.arrays, structure.type, structure.M, structure.N = arrays, type, M, N
-        structure.alive, structure._memo = None, {}
-        return structure
-
-    @cached_property
-    def source(self) -> Tensor:
-        """(E,) the source of each edge."""
-        return torch.from_numpy(cast(tuple[Array, Array], self.arrays)[0])
-
-    @cached_property
-    def target(self) -> Tensor:
-        """(E,) the target of each edge."""
-        return torch.from_numpy(cast(tuple[Array, Array], self.arrays)[1])
-
-    @property
-    def E(self) -> int:
-        """The number of edges."""
-        return self.source.numel() if self.arrays is None else self.arrays[0].size
-
-    def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        """The result of `build()`, cached under `key`."""
-        return memo(self._memo, key, build)
-
-    @property
-    def pattern(self) -> Pattern:
-        return self.memo("pattern", lambda: Pattern(self.source, self.target, self.M, self.N))  # type: ignore[no-any-return]
-
-    def at_source(self, values: Tensor) -> Tensor:
-        """(M,) -> (E,) the value of each edge's source."""
-        return self._gather_ends(values, "source", self.source)
-
-    def at_target(self, values: Tensor) -> Tensor:
-        """(N,) -> (E,) the value of each edge's target."""
-        return self._gather_ends(values, "target", self.target)
-
-    def _gather_ends(self, values: Tensor, name: str, end: Tensor) -> Tensor:
-        return gather(values, end, lambda: self.memo(("lift", name), lambda: gather_pattern(end, values.numel())))
-
-    @property
-    def T(self) -> "Structure":
-        """The reversed edges."""
-        turned: Structure = self.memo("T", lambda: Structure(self.target, self.source, self.type, self.N, self.M))
-        turned.alive = self.alive
-        turned._memo.setdefault("pattern", self.pattern.T)
-        return turned
-
-
-def gather_pattern(index: Tensor, count: int) -> Pattern:
-    """The pattern of `index_select` from `count` rows."""
-    return Pattern(index, torch.arange(index.numel(), device=index.device), count, index.numel())
-
-
-@with_plain(lambda values, index, pattern=None: values.index_select(0, index))
-def gather(values: Tensor, index: Tensor, pattern: Callable[[], Pattern] | None = None) -> Tensor:
-    """(V,) -> (n,) the values at an index.
-
-    If they require a gradient this is a sparse product, so that the backward pass sums in a fixed order, which
-    `index_select` does not on CUDA. pattern: returns the cached `gather_pattern`, if there is one.
-    """
-    if not values.requires_grad:
-        return values.index_select(0, index)
-    lifted = gather_pattern(index, values.numel()) if pattern is None else pattern()
-    return spmm(values.unsqueeze(1), None, lifted).squeeze(1)
-
-
 class Graph:
     """Edges m -> n with weights and types, as bases read them.
 
     Args:
-        structure: the edges.
+        structure: the edges, without weights.
         weight: (E,) or (E, K) or None for ones.
         dtype: of bound families; normalisation is in float32 at least.
         batch: (M,) the graph of each node in a batch.
@@ -121,7 +36,7 @@ class Graph:
 
     def __init__(
         self,
-        structure: Structure,
+        structure: EdgeSet,
         weight: Tensor | None,
         dtype: torch.dtype,
         batch: Tensor | None = None,
@@ -236,7 +151,7 @@ class Graph:
 
         def build() -> Graph:
             none = self.source[:0]
-            structure = Structure(none, none, None, M, N)
+            structure = EdgeSet(1, M, N, None, none, none)
             return Graph(structure, None, self.dtype, self.batch, self.lambda_max, self.target_row, M, grid)
 
         graph: Graph = self.memo(("resized", M, N, grid), build)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from .cache import IdentityCache, Witness
+from .edge_set import EdgeSet
 from .errors import reject
-from .graph import Counts, Graph, Size, Structure, sizes
+from .graph import Counts, Graph, Size, sizes
 from .kernels.grids import Ints
 from .kernels.lists import LIMIT, arrays_of, narrow
 from .kernels.pattern import extremes, in_range, index_dtype
@@ -98,7 +99,7 @@ class _Arguments(NamedTuple):
     grid: Ints | None
 
     def read(self) -> Graph:
-        """Checks the arguments and makes the graph; its `Structure` is cached for the same edges."""
+        """Checks the arguments and makes the graph; its `EdgeSet` is cached for the same edges."""
         edges, weight, batch, lambda_max = self.edges, self.edge_weight, self.batch, self.lambda_max
         if edges.values is not None:
             if weight is not None:
@@ -157,20 +158,20 @@ class _Arguments(NamedTuple):
         if self.lambda_max is not None:
             _check_lambda_max(self.lambda_max, self.batch, device)
 
-    def _structure(self, ends: Ends | None, M: int | None, N: int | None) -> Structure:
+    def _structure(self, ends: Ends | None, M: int | None, N: int | None) -> EdgeSet:
         """Checks the values of the indices, and copies them to int32 if the sizes allow it."""
         kind = self.edge_type
         if ends is None:
             if M is None or N is None:
                 reject("size", "(M, N) where there is no edge_index", (M, N), "pass size=(M, N)")
             none = torch.empty(0, dtype=torch.int32, device=self.device)
-            return Structure(none, none, None, M, N)
+            return EdgeSet(1, M, N, None, none, none)
         sources = M if self.sources is None else self.sources
         if portable():
             if M is None or N is None or sources is None:
                 reject("size", "(M, N), where indices are not looked at", (M, N), "pass size=(M, N)")
             source, target = ends
-            return Structure(checked(source.long(), sources), checked(target.long(), N), kind, M, N)
+            return EdgeSet(1, M, N, kind, checked(source.long(), sources), checked(target.long(), N))
         if (ends if isinstance(ends, Tensor) else ends[0]).is_meta:
             reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
         kind = None if kind is None else kind.clone()
@@ -178,17 +179,17 @@ class _Arguments(NamedTuple):
         if on_cpu and M is not None and N is not None and sources is not None and max(M, N) <= LIMIT:
             arrays = narrow(ends, (sources, N))
             if arrays is not None:
-                return Structure.of_arrays(arrays, kind, M, N)
+                return EdgeSet.of_arrays(arrays, kind, M, N)
         source, target = ends
         found = _num_nodes("source", source, sources), _num_nodes("target", target, N)
         if M is None and N is None:
             found = (max(found),) * 2
-        M = found[0] if M is None else M  # rows behind the sources belong to no edge
-        dtype = index_dtype(M, found[1])
+        M, N = found[0] if M is None else M, found[1]  # rows behind the sources belong to no edge
+        dtype = index_dtype(M, N)
         if not on_cpu:
-            return Structure(source.to(dtype, copy=True), target.to(dtype, copy=True), kind, M, found[1])
+            return EdgeSet(1, M, N, kind, source.to(dtype, copy=True), target.to(dtype, copy=True))
         width, arrays = np.int32 if dtype == torch.int32 else np.int64, arrays_of(ends)
-        return Structure.of_arrays((arrays[0].astype(width), arrays[1].astype(width)), kind, M, found[1])
+        return EdgeSet.of_arrays((arrays[0].astype(width), arrays[1].astype(width)), kind, M, N)
 
 
 def _num_nodes(name: str, end: Tensor, count: int | None) -> int:

@@ -112,7 +112,7 @@ class TypedEdges(Explicit):
     def edges(self) -> EdgeList:
         e = self.edge_set
         weight = torch.ones(self.E, dtype=self.dtype, device=self.device)
-        kept = (e.type, e.source, e.target, weight if self.weight is None else self.weight)
+        kept = (e.kinds, e.source, e.target, weight if self.weight is None else self.weight)
         return EdgeList(*(t.clone() for t in kept))  # the caller may write to them
 
     @property
@@ -314,7 +314,7 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
         if not in_range(index, size):
             fix = "correct the edges of the basis"
             reject(f"edges.{name}", f"indices from 0 to {size - 1}", "{} to {}".format(*extremes(index)), fix)
-    return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)
+    return TypedEdges(EdgeSet(K, M, N, kind, source, target), weight, dtype or weight.dtype)
 
 
 CONSTRUCTORS["explicit"] = explicit

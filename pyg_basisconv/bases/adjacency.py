@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from ..backend import starts_triton
 from ..basis import Basis, BoundBasis, EdgeList
-from ..edge_set import edge_set
+from ..edge_set import EdgeSet
 from ..errors import check_choice, reject
-from ..graph import Graph, Structure
+from ..graph import Graph
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
 from ..kernels.op import needs_gradient, recorded
@@ -38,7 +38,7 @@ class GraphMatrix(Basis):
 
     reads_types = False
 
-    def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+    def matrix(self, graph: Graph) -> tuple[EdgeSet, Tensor | None]:
         """The entries and their weights, None for ones."""
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class Adjacency(GraphMatrix):
             edges = edges._replace(weight=over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype))
         return [edges]
 
-    def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+    def matrix(self, graph: Graph) -> tuple[EdgeSet, Tensor | None]:
         structure, weight = self._with_loops(graph)
         masked = weight if graph.mask is None else self._with_loops(graph.with_masked_weights)[1]
         if self.norm is not None:
@@ -117,7 +117,7 @@ class Adjacency(GraphMatrix):
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return structure, weight
 
-    def _with_loops(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+    def _with_loops(self, graph: Graph) -> tuple[EdgeSet, Tensor | None]:
         """The edges and loops, and their weights, None for ones."""
         if self.self_loops is not False:
             return _with_loops(graph, float(self.self_loops), self.existing)
@@ -155,7 +155,7 @@ class Degree(Basis):
 
     def edges(self, graph: Graph) -> EdgeList:
         weight = None if graph.weight is None else graph.weights
-        degree = sum_by_target(graph.structure.pattern, weight, graph.acc_dtype)  # (N,)
+        degree = sum_by_target(graph.structure.expand, weight, graph.acc_dtype)  # (N,)
         return target_diagonal(graph, degree.to(graph.dtype))
 
 
@@ -175,13 +175,13 @@ class Laplacian(GraphMatrix):
         check_choice("norm", norm, None, "sym", "rw")
         self.norm = norm
 
-    def matrix(self, graph: Graph) -> tuple[Structure, Tensor]:
+    def matrix(self, graph: Graph) -> tuple[EdgeSet, Tensor]:
         """The edges followed by N loops, and their weights."""
         check_square(graph, *_DIAGONAL)
         split = _split(graph)
         w = split.without_loops(graph.weights)
         loopless = split.loopless
-        degree = sum_by_target(loopless.pattern.T, w, graph.acc_dtype)
+        degree = sum_by_target(loopless.expand.T, w, graph.acc_dtype)
         if graph.mask is not None:
             w = _take(graph.with_masked_weights.weights, split.plain)
         if self.norm is None:
@@ -208,15 +208,15 @@ class Laplacian(GraphMatrix):
 _DIAGONAL = "for the diagonal of the Laplacian", "take bases.Adjacency('mean')"
 
 
-def check_square(graph: Graph | Structure | BoundBasis, why: str, fix: str) -> None:
+def check_square(graph: Graph | EdgeSet | BoundBasis, why: str, fix: str) -> None:
     """Rejects a graph with different numbers of sources and targets."""
     if graph.M != graph.N:
         reject("graph", f"as many sources as targets, {why}", (graph.M, graph.N), fix)
 
 
-def single_matrix(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
+def single_matrix(structure: EdgeSet, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
     """The bound basis of one matrix."""
-    return TypedEdges(edge_set(structure), weight, dtype)
+    return TypedEdges(structure, weight, dtype)
 
 
 class _Split(NamedTuple):
@@ -229,8 +229,8 @@ class _Split(NamedTuple):
 
     plain: Tensor | None
     loop: Tensor | None
-    loopless: Structure
-    loops: Structure
+    loopless: EdgeSet
+    loops: EdgeSet
     is_loop: Tensor | None = None
 
     @property
@@ -242,7 +242,7 @@ class _Split(NamedTuple):
         """The weights of `loopless`, of those of all edges."""
         return _take(weight, self.plain) if self.is_loop is None else torch.where(self.is_loop, 0, weight)
 
-    def last_loop(self, s: Structure) -> Tensor:
+    def last_loop(self, s: EdgeSet) -> Tensor:
         """(N,) the position of each node's last loop among all edges, E if it has none."""
         node = _take(s.source, self.loop)
         place = torch.arange(node.numel(), device=node.device) if self.loop is None else self.loop
@@ -251,7 +251,7 @@ class _Split(NamedTuple):
         last_loop = place.new_full((s.N,), -1).scatter_reduce(0, node.long(), place, "amax")
         return torch.where(last_loop < 0, s.source.numel(), last_loop)
 
-    def edge_ids(self, s: Structure, keeps: bool) -> Tensor:
+    def edge_ids(self, s: EdgeSet, keeps: bool) -> Tensor:
         """The graph's edge at each entry of `loops`, -1 for added loops. keeps: whether the graph's own loops stay."""
         edges = torch.arange(s.E, device=s.source.device)
         own = _take(edges, self.plain) if self.is_loop is None else torch.where(self.is_loop, -1, edges)
@@ -259,25 +259,25 @@ class _Split(NamedTuple):
         return torch.cat([own, torch.where(last_loop == s.E, -1, last_loop)])
 
 
-def _mark_loops(s: Structure) -> _Split:
+def _mark_loops(s: EdgeSet) -> _Split:
     is_loop, nodes = s.source == s.target, _nodes(s)
-    loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
+    loops = EdgeSet(1, s.M, s.N, None, torch.cat([s.source, nodes]), torch.cat([s.target, nodes]))
     loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
     return _Split(None, None, s, loops, is_loop)
 
 
 @with_plain(_mark_loops)
-def _take_loops(s: Structure) -> _Split:
+def _take_loops(s: EdgeSet) -> _Split:
     is_loop, nodes = s.source == s.target, _nodes(s)
     plain, loop = None, positions(is_loop)
     if loop.numel():
         plain = positions(~is_loop)
     source, target = _take(s.source, plain), _take(s.target, plain)
-    loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
-    return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)
+    loops = EdgeSet(1, s.M, s.N, None, torch.cat([source, nodes]), torch.cat([target, nodes]))
+    return _Split(plain, loop, EdgeSet(1, s.M, s.N, None, source, target), loops)
 
 
-def _nodes(s: Structure) -> Tensor:
+def _nodes(s: EdgeSet) -> Tensor:
     return torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
 
 
@@ -288,7 +288,7 @@ def _split(graph: Graph) -> _Split:
     return split
 
 
-def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Tensor | None]:
+def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[EdgeSet, Tensor | None]:
     split = _split(graph)
     if graph.weight is None and fill == 1 and split.is_loop is None and not (existing == "add" and split.has_loops):
         return split.loops, None  # all are ones
@@ -297,15 +297,13 @@ def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Te
     if existing == "add" and split.has_loops:
         s = graph.structure
         is_loop = s.memo("is_loop", lambda: s.source == s.target)
-        loops = loops + sum_by_target(s.pattern, torch.where(is_loop, w, 0), w.dtype)
+        loops = loops + sum_by_target(s.expand, torch.where(is_loop, w, 0), w.dtype)
     elif existing == "keep" and split.has_loops:
         loops = F.pad(w, (0, 1), value=fill).index_select(0, split.last_loop(graph.structure))
     return split.loops, torch.cat([split.without_loops(w), loops])
 
 
-def normalise(
-    s: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype, masked: Tensor | None = None
-) -> Tensor:
+def normalise(s: EdgeSet, weight: Tensor | None, norm: str, dtype: torch.dtype, masked: Tensor | None = None) -> Tensor:
     """(E,) the normalised weights; or `masked` weights, times the factors that normalise `weight`.
 
     norm: as in `Adjacency`; or 'ends', which is 'sym' with the out-degree of the source for its in-degree.
@@ -313,23 +311,23 @@ def normalise(
     dtype = dtype if weight is None else weight.dtype
     scaled = weight if masked is None else masked
     if norm == "mean":
-        count = sum_by_target(s.pattern, None if s.alive is None else s.alive.to(dtype), dtype)
+        count = sum_by_target(s.expand, None if s.alive is None else s.alive.to(dtype), dtype)
         return _over_degrees(s, scaled, None, count, -1.0)
     if norm == "rw":
-        return _over_degrees(s, scaled, sum_by_target(s.pattern.T, weight, dtype), None, -1.0)
+        return _over_degrees(s, scaled, sum_by_target(s.expand.T, weight, dtype), None, -1.0)
     if norm == "sym":
         check_square(s, "for norm='sym'", "use norm='mean'")
         if weight is not None and scaled is weight:
             return _symmetric(s, weight)
-    in_degree = sum_by_target(s.pattern, weight, dtype)
-    out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
+    in_degree = sum_by_target(s.expand, weight, dtype)
+    out = in_degree if norm == "sym" else sum_by_target(s.expand.T, weight, dtype)
     if weight is not None:  # counts are never negative
         _check_degrees(s, weight, out, in_degree)
     return _over_degrees(s, scaled, out, in_degree, -0.5)
 
 
 def _plain_over_degrees(
-    s: Structure, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
+    s: EdgeSet, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
 ) -> Tensor:
     """(E,) the weights, or ones, times powers of the degrees of the sources and of the targets, if these are given."""
     over_out = None if out is None else power_or_zero(out, exponent)
@@ -344,7 +342,7 @@ def _plain_over_degrees(
 
 @with_plain(_plain_over_degrees)
 def _over_degrees(
-    s: Structure, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
+    s: EdgeSet, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
 ) -> Tensor:
     learns = torch.is_grad_enabled() and needs_gradient(weight, out, into)
     if starts_triton(s.source.device) and not learns:
@@ -354,14 +352,14 @@ def _over_degrees(
     return _plain_over_degrees(s, weight, out, into, exponent)
 
 
-def _checked_degrees(s: Structure, weight: Tensor) -> Tensor:
+def _checked_degrees(s: EdgeSet, weight: Tensor) -> Tensor:
     """(N,) the sums of the weights of edges into each node."""
-    degree = sum_by_target(s.pattern, weight, weight.dtype)
+    degree = sum_by_target(s.expand, weight, weight.dtype)
     _check_degrees(s, weight, degree)
     return degree
 
 
-def _normalised(keep: bool, s: Structure, weight: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _normalised(keep: bool, s: EdgeSet, weight: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     degree = _checked_degrees(s, weight)
     if not keep and starts_triton(weight.device):
         return _over_degrees(s, weight, degree, degree, -0.5), ()
@@ -371,7 +369,7 @@ def _normalised(keep: bool, s: Structure, weight: Tensor) -> tuple[Tensor, tuple
 
 
 def _normalised_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Structure], tensors: Sequence[Tensor], further: Sequence[Tensor]
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[EdgeSet], tensors: Sequence[Tensor], further: Sequence[Tensor]
 ) -> tuple[Tensor]:
     r"""With g the gradient of a result y, that of :math:`d_n` is :math:`-\frac{1}{2} d_n^{-1}` times the sum of g y
     over the edges into n and out of n.
@@ -379,12 +377,12 @@ def _normalised_backward(
     (s,), (weight,), (factor, scale) = fixed, tensors, further
     d_factor = grad * factor
     total = d_factor * weight
-    sums = sum_by_target(s.pattern, total, total.dtype) + sum_by_target(s.pattern.T, total, total.dtype)
+    sums = sum_by_target(s.expand, total, total.dtype) + sum_by_target(s.expand.T, total, total.dtype)
     d_degree = sums.mul_(scale.square()).mul_(-0.5)
     return (d_factor.add_(d_degree.index_select(0, s.target)),)
 
 
-def _plain_symmetric(s: Structure, weight: Tensor) -> Tensor:
+def _plain_symmetric(s: EdgeSet, weight: Tensor) -> Tensor:
     degree = _checked_degrees(s, weight)
     return _plain_over_degrees(s, weight, degree, degree, -0.5)
 
@@ -422,7 +420,7 @@ def reciprocal(total: Tensor) -> Tensor:
     return power_or_zero(total, -1.0)
 
 
-def _check_degrees(s: Structure, weight: Tensor, *degrees: Tensor) -> None:
+def _check_degrees(s: EdgeSet, weight: Tensor, *degrees: Tensor) -> None:
     """Rejects negative degrees. Those of weights that learn are looked at once for a graph on a GPU, where it waits."""
     if weight.is_cuda and weight.requires_grad:
         s.memo(("degrees checked", len(degrees)), lambda: _reject_negative(*degrees))

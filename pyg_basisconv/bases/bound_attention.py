@@ -279,8 +279,7 @@ class BoundAttention(MemberByMember):
             else:
                 edge = torch.arange(e.E, device=self.device) if order is None else order.long()
             pattern, weight = Pattern(edge, e.pattern.row, e.E + more, e.N), self.weights().flatten(1)
-        edges = EdgeSet(1, pattern.M, e.N, None, pattern.source, pattern.target, pattern)
-        return SharedEdges(edges, weight.t(), self.dtype)
+        return SharedEdges(EdgeSet.of_pattern(pattern), weight.t(), self.dtype)
 
     def _weights_by_incidence(self, edges: int) -> Tensor:
         kind, edge, _, weight = self.incidence.edges()
@@ -534,5 +533,4 @@ def _as_shared_edges(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> Sh
     """Weights (K, E) by target, as a family on the pattern's entries in their given order."""
     if pattern.as_given is not None:
         weight = weight.index_select(1, pattern.as_given)
-    edge_set = EdgeSet(1, pattern.M, pattern.N, None, pattern.source, pattern.target, pattern)
-    return SharedEdges(edge_set, weight.t(), dtype)
+    return SharedEdges(EdgeSet.of_pattern(pattern), weight.t(), dtype)

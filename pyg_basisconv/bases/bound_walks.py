@@ -11,9 +11,9 @@ from torch import Tensor
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, End, Work
 from ..bound import Change
 from ..cache import cached_property
-from ..edge_set import EdgeSet, disjoint
+from ..edge_set import EdgeSet, disjoint, gather
 from ..errors import reject
-from ..graph import Graph, gather
+from ..graph import Graph
 from ..kernels import matmul
 from ..portable import refuse
 from ..typed_edges import members

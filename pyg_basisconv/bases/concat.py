@@ -35,12 +35,7 @@ def merged_edges(parts: Sequence[BoundBasis]) -> TypedEdges | None:
     if len(typed) < len(parts):
         return None
     sets = [part.edge_set for part in typed]
-    kinds = [
-        torch.full((e.source.numel(),), start, dtype=torch.int32, device=first.device)
-        if e.K == 1
-        else e.type.int() + start
-        for e, start in zip(sets, starts, strict=False)
-    ]
+    kinds = [e.kinds.int() + start for e, start in zip(sets, starts, strict=False)]
     weight = None
     if any(part.weight is not None for part in typed):
         one = torch.ones(1, dtype=first.dtype, device=first.device)

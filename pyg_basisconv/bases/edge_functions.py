@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch_geometric.nn.inits import reset
 
 from ..basis import Basis, BoundBasis
-from ..edge_set import edge_set
+from ..edge_set import EdgeSet, gather, gather_pattern
 from ..errors import check_choice, check_count, check_flags, reject, shape_or_type
-from ..graph import Graph, Structure, gather, gather_pattern
+from ..graph import Graph
 from ..kernels import Pattern, spmm
 from ..kernels.op import autocasting
 from ..mechanisms.base import upcast
@@ -69,11 +69,11 @@ class EdgeFunctions(Basis):
             weight = graph.weights
         return self.family(graph.structure, z, graph.apply_mask(weight), graph.dtype)
 
-    def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
+    def family(self, s: EdgeSet, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
         """The bound family of the features of edges and what multiplies them, (E,) or None."""
         s, z, weight = _by_target(s, z, weight)
         values = self._values_of(z)
-        return SharedEdges(edge_set(s), values if weight is None else values * weight.unsqueeze(1), dtype)
+        return SharedEdges(s, values if weight is None else values * weight.unsqueeze(1), dtype)
 
     def _values_of(self, z: Tensor) -> Tensor:
         found, shape = self.values(upcast(z)), (z.shape[0], self.K)
@@ -107,15 +107,15 @@ class EdgeFunctions(Basis):
 
 
 @with_plain(lambda s, z, weight: (s, z, weight))
-def _by_target(s: Structure, z: Tensor, weight: Tensor | None) -> tuple[Structure, Tensor, Tensor | None]:
+def _by_target(s: EdgeSet, z: Tensor, weight: Tensor | None) -> tuple[EdgeSet, Tensor, Tensor | None]:
     """The edges sorted by target, in which order kernels read their weights: these are then never permuted."""
-    order = s.pattern.by_target.order
+    order = s.expand.by_target.order
     if order is None:
         return s, z, weight
 
-    def build() -> tuple[Structure, Pattern]:
-        _, source, _ = s.pattern.by_target
-        return Structure(source, s.pattern.row, None, s.M, s.N), gather_pattern(order, s.E)
+    def build() -> tuple[EdgeSet, Pattern]:
+        _, source, _ = s.expand.by_target
+        return EdgeSet(1, s.M, s.N, None, source, s.expand.row), gather_pattern(order, s.E)
 
     arranged, gathers = s.memo("by target", build)
     z = spmm(z, None, gathers) if z.requires_grad else z.index_select(0, order)  # whose derivative has a fixed order

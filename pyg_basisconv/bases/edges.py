@@ -1,9 +1,9 @@
 """The user's own edges and weights."""
 
 from ..basis import Basis, BoundBasis
-from ..edge_set import EdgeSet, edge_set
+from ..edge_set import EdgeSet
 from ..errors import reject
-from ..graph import Graph, Structure
+from ..graph import Graph
 from ..kernels.pattern import extremes
 from ..portable import with_plain
 from ..typed_edges import SharedEdges, TypedEdges
@@ -36,7 +36,7 @@ class Edges(Basis):
                 reject("edge_weight", "shape (E,) beside edge_type", tuple(weight.shape), "give types or (E, K)")
             if weight.shape[1] != self.K:
                 reject("edge_weight", f"(E, {self.K}) for {self}", tuple(weight.shape), "give one column per matrix")
-            return SharedEdges(edge_set(s), weight, graph.dtype)
+            return SharedEdges(s, weight, graph.dtype)
         if s.type is None and self.K > 1:
             fix = f"pass edge_type, or edge_weight of shape (E, {self.K})"
             reject("edge_type", f"a type from 0 to {self.K - 1} for each edge", None, fix)
@@ -52,11 +52,11 @@ class Edges(Basis):
 def typed_edge_set(graph: Graph, K: int) -> EdgeSet:
     """The edges of a graph with K types, checked; all of type 0 if the graph has no types."""
     count_types(graph.structure, K)
-    return edge_set(graph.structure, K)
+    return graph.structure.with_types(K)
 
 
 @with_plain(lambda structure, most: 0)
-def count_types(structure: Structure, most: int | None) -> int:
+def count_types(structure: EdgeSet, most: int | None) -> int:
     """One more than the largest edge type, or 0 if there are none or their values are not available; rejects negative
     types, and types from `most` on.
     """

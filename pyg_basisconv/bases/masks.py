@@ -96,8 +96,7 @@ def _all_pairs_of_a_batch(graph: Graph, batch: Tensor, causal: bool) -> BoundBas
     source, target = _all_pairs(N, N, graph.device)
     alive = batch.index_select(0, source) == batch.index_select(0, target)
     alive = alive & (source <= target) if causal else alive
-    edges = EdgeSet(1, graph.M, N, None, torch.where(alive, source, target), target)
-    edges.alive = alive
+    edges = EdgeSet(1, graph.M, N, None, torch.where(alive, source, target), target, alive)
     return TypedEdges(edges, alive.to(graph.dtype), graph.dtype)
 
 

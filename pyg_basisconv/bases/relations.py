@@ -129,7 +129,7 @@ class Relations(Basis):
 def _both_ways(edges: EdgeSet) -> EdgeSet:
     """The edges, followed by the reversed edges, whose types follow theirs."""
     ends = torch.cat([edges.source, edges.target]), torch.cat([edges.target, edges.source])
-    return EdgeSet(2 * edges.K, edges.M, edges.N, torch.cat([edges.type, edges.type + edges.K]), *ends)
+    return EdgeSet(2 * edges.K, edges.M, edges.N, torch.cat([edges.kinds, edges.kinds + edges.K]), *ends)
 
 
 def normalised(edges: EdgeSet, weight: Tensor | None, norm: Norm, dtype: torch.dtype) -> Tensor | None:

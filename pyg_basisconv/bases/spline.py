@@ -13,7 +13,6 @@ from ..basis import BoundBasis
 from ..cache import IdentityCache
 from ..edge_set import EdgeSet
 from ..errors import check_count, reject
-from ..graph import Structure
 from ..kernels.grids import Ints
 from ..mechanisms.base import upcast
 from ..portable import any_seen
@@ -74,7 +73,7 @@ class Spline(EdgeFunctions):
         self.kernel_size, self.degree, self.is_open = sizes, degree, each[0] if len(set(each)) == 1 else each
         self.intervals = [size - degree * one for size, one in zip(sizes, each, strict=True)]
 
-    def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
+    def family(self, s: EdgeSet, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
         # What the features alone determine is kept for as long as they stay; of what learns, the indices. The family is
         # not kept: it refers to the features, which would stay with it.
         kept: IdentityCache = s.memo("splines", IdentityCache)
@@ -91,7 +90,7 @@ class Spline(EdgeFunctions):
         """(E, D) where the features are, counted in intervals between knots."""
         return z * torch.tensor(self.intervals, dtype=z.dtype, device=z.device)
 
-    def _edges(self, s: Structure, z: Tensor) -> EdgeSet:
+    def _edges(self, s: EdgeSet, z: Tensor) -> EdgeSet:
         """An edge for each spline that is not zero at one: E (degree + 1)^D of them, those of an edge side by side."""
         outside = ~((z >= 0) & (z <= 1)).all(1)
         if any_seen(outside):
@@ -105,7 +104,7 @@ class Spline(EdgeFunctions):
             member = (member.unsqueeze(1) + along.unsqueeze(2)).flatten(1)
         S = member.shape[1]
         source, target = (end.repeat_interleave(S) for end in (s.source, s.target))
-        return EdgeSet(self.K, s.M, s.N, None if self.K == 1 else member.flatten(), source, target)
+        return EdgeSet(self.K, s.M, s.N, member.flatten(), source, target)
 
     def _values(self, z: Tensor) -> Tensor:
         """(E, (degree + 1)^D) the splines that are not zero, in the order of `_edges`."""
@@ -122,8 +121,8 @@ class Spline(EdgeFunctions):
     def values(self, z: Tensor) -> Tensor:
         """(E, D) -> (E, K) all splines, of which most are zero."""
         nodes = torch.arange(z.shape[0], device=z.device)
-        edges, values = self._edges(Structure(nodes, nodes, None, z.shape[0], z.shape[0]), z), self._values(z)
-        place = edges.source.long() * self.K + edges.type.long()
+        edges, values = self._edges(EdgeSet(1, z.shape[0], z.shape[0], None, nodes, nodes), z), self._values(z)
+        place = edges.source.long() * self.K + edges.kinds.long()
         return z.new_zeros(z.shape[0] * self.K).index_add(0, place, values.flatten()).view(z.shape[0], self.K)
 
     def extra_repr(self) -> str:

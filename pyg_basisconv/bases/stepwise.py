@@ -68,10 +68,10 @@ def _matrix(graph: Graph, step: Step, weights: Tensor, norm: Norm, dtype: torch.
     s = graph.structure
     ends = [(s.target, s.source) if inverse else (s.source, s.target) for _, inverse in step]
     source, target = (torch.cat(side) for side in zip(*ends, strict=True))
-    edges = EdgeSet(1, graph.M, graph.N, None, source, target)
-    alive = [torch.ones_like(s.source, dtype=torch.bool) if s.type is None else s.type == r for r, _ in step]
-    edges.alive = torch.cat(alive)
-    weight = torch.where(edges.alive, weights.repeat(len(step)), 0)
+    every = [torch.ones_like(s.source, dtype=torch.bool) if s.type is None else s.type == r for r, _ in step]
+    alive = torch.cat(every)
+    edges = EdgeSet(1, graph.M, graph.N, None, source, target, alive)
+    weight = torch.where(alive, weights.repeat(len(step)), 0)
     return TypedEdges(edges, normalised(edges, weight, norm, graph.acc_dtype), dtype)
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from ..basis import Work
 from ..bound import Change, Explicit
 from ..cache import cached_property
-from ..edge_set import EdgeSet
-from ..graph import gather
+from ..edge_set import EdgeSet, gather
 from ..kernels.pattern import index_dtype
 from ..typed_edges import TypedEdges
 

@@ -77,8 +77,8 @@ def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     zero where there are none.
     """
     back = graph.structure.T
-    count = graph.structure.pattern.by_target.ptr.diff().to(graph.acc_dtype)
-    degree = sum_by_target(back.pattern, None if graph.weight is None else graph.weights, graph.acc_dtype)
+    count = graph.structure.expand.by_target.ptr.diff().to(graph.acc_dtype)
+    degree = sum_by_target(back.expand, None if graph.weight is None else graph.weights, graph.acc_dtype)
     return power_or_zero(count, -1.0), power_or_zero(degree, -1.0)
 
 

@@ -12,8 +12,8 @@ from torch_geometric.nn.models.schnet import CFConv
 
 from ..cache import once
 from ..content import Content
+from ..edge_set import gather_pattern
 from ..entries import Entries
-from ..graph import gather_pattern
 from ..kernels import Pattern, spmm
 from ..mechanisms import Mechanism, Score
 from ..mechanisms.edges import edge_features, edge_rows

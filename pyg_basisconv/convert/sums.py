@@ -280,5 +280,5 @@ class WeightedMean(Basis):
 
     def edges(self, graph: Graph) -> EdgeList:
         s, weight = graph.structure, graph.weights
-        inverse = reciprocal(sum_by_target(s.pattern, weight, graph.acc_dtype))
+        inverse = reciprocal(sum_by_target(s.expand, weight, graph.acc_dtype))
         return EdgeList(torch.zeros_like(s.target), s.source, s.target, weight * s.at_target(inverse))

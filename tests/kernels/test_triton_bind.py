@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from pyg_basisconv import backends, bases
 from pyg_basisconv.backend import uses_triton
+from pyg_basisconv.edge_set import EdgeSet
 from pyg_basisconv.kernels.pattern import compress
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -71,7 +72,7 @@ def test_norms(norm: str, weighted: bool, dtype: torch.dtype, monkeypatch: pytes
     found = [
         0.0 if not over(m, n) else w_e / over(m, n) for m, n, w_e in zip(source, target, w, strict=True)
     ]  # fmt: skip
-    structure = bases.adjacency.Structure(*(torch.tensor(t, device=DEVICE) for t in (source, target)), None, N, N)
+    structure = EdgeSet(1, N, N, None, *(torch.tensor(t, device=DEVICE) for t in (source, target)))
     weight = torch.tensor(w, dtype=dtype, device=DEVICE) if weighted else None
     result = bases.adjacency.normalise(structure, weight, norm, dtype)
     assert len(calls) == 1
@@ -81,7 +82,7 @@ def test_norms(norm: str, weighted: bool, dtype: torch.dtype, monkeypatch: pytes
 
 def test_weights_that_learn_have_their_gradients() -> None:
     source, target = (torch.tensor(t, device=DEVICE) for t in ([0, 1, 2, 2], [1, 2, 0, 1]))
-    structure = bases.adjacency.Structure(source, target, None, 3, 3)
+    structure = EdgeSet(1, 3, 3, None, source, target)
     weight = torch.rand(4, dtype=torch.float64, device=DEVICE).add_(0.1).requires_grad_()
     for norm in ("sym", "rw", "ends"):
         normalised = partial(bases.adjacency.normalise, structure, norm=norm, dtype=weight.dtype)
@@ -93,7 +94,7 @@ def test_without_gradients_weights_that_learn_are_constants(monkeypatch: pytest.
     real = bind.over_degrees
     monkeypatch.setattr(bind, "over_degrees", lambda *given: (calls.append(given), real(*given))[1])
     source, target = (torch.tensor(t, device=DEVICE) for t in ([0, 1, 2, 2], [1, 2, 0, 1]))
-    structure = bases.adjacency.Structure(source, target, None, 3, 3)
+    structure = EdgeSet(1, 3, 3, None, source, target)
     weight = torch.rand(4, dtype=torch.float64, device=DEVICE).add_(0.1).requires_grad_()
     for norm in ("sym", "rw", "ends", "mean"):
         expected = bases.adjacency.normalise(structure, weight, norm, weight.dtype)
@@ -104,14 +105,14 @@ def test_without_gradients_weights_that_learn_are_constants(monkeypatch: pytest.
 
 def test_negated_views() -> None:
     source, target = (torch.tensor(t, device=DEVICE) for t in ([0, 1], [1, 1]))
-    structure = bases.adjacency.Structure(source, target, None, 2, 2)
+    structure = EdgeSet(1, 2, 2, None, source, target)
     weight = torch.tensor([2.0, 4.0], device=DEVICE)
     found = bases.adjacency.normalise(structure, torch._neg_view(-weight), "mean", weight.dtype)
     torch.testing.assert_close(found, weight / 2)
 
 
 def test_negative_degrees_are_refused() -> None:
-    structure = bases.adjacency.Structure(*torch.tensor([[0, 1], [1, 0]], device=DEVICE), None, 2, 2)
+    structure = EdgeSet(1, 2, 2, None, *torch.tensor([[0, 1], [1, 0]], device=DEVICE))
     with pytest.raises(ValueError, match=r"^edge_weight: "):
         bases.adjacency.normalise(structure, torch.tensor([1.0, -1.0], device=DEVICE), "sym", torch.float32)
 
