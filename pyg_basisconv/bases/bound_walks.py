@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -40,13 +39,16 @@ class Steps:
         s = graph.structure
         if s.type is None and relations != 1:
             reject("edge_type", "a relation for each edge", None, "pass edge_type")
-        self.source, self.target, self.M = s.source, s.target, s.M
-        self.device, self.dtype, self.acc_dtype = graph.device, graph.dtype, graph.acc_dtype
-        self.weight = None if graph.weight is None else graph.weights
+        count_types(s, relations)
+        self.edges, self.weight = s, None if graph.weight is None else graph.weights
+        self.dtype, self.acc_dtype = graph.dtype, graph.acc_dtype
         self.mask, self.norm = graph.mask, norm
         self.merge = not self.learns  # products of weights that learn are not written out
-        count = count_types(s, relations)
-        self.order, self.ends = s.memo("by type", lambda: _by_type(s.type, s.source.numel(), count, graph.device))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the edges."""
+        return self.edges.source.device
 
     @property
     def learns(self) -> bool:
@@ -64,33 +66,22 @@ class Steps:
         """The same without weights, normalisation and mask."""
         return self.replace(weight=None, norm=None, mask=None)
 
-    @property
-    def kinds(self) -> Tensor:
-        """(E,) the type of each edge."""
-        kind = torch.empty_like(self.order)
-        for k, (first, last) in enumerate(pairwise(self.ends)):
-            kind[self.order[first:last]] = k
-        return kind
-
     def to(self, device: torch.device) -> "Steps":
         """The same on another device."""
         weight = None if self.weight is None else self.weight.to(device)
-        source, target, order = (t.to(device) for t in (self.source, self.target, self.order))
-        return self.replace(source=source, target=target, order=order, weight=weight, device=device)
+        return self.replace(edges=self.edges.to(device), weight=weight)
 
     def union(self, *others: "Steps") -> "Steps":
         """The steps on the disjoint union of several graphs, of one device and dtype."""
         several = self, *others
-        steps, sizes = copy(self), [one.M for one in several]
-        steps.M = sum(sizes)
-        steps.source = disjoint([one.source for one in several], sizes)
-        steps.target = disjoint([one.target for one in several], sizes)
+        sets = [one.edges for one in several]
+        sizes, kinds = [e.M for e in sets], [torch.zeros_like(e.source) if e.type is None else e.type for e in sets]
+        ends = (disjoint(one, sizes) for one in ([e.source for e in sets], [e.target for e in sets]))
+        steps = self.replace(edges=EdgeSet(1, sum(sizes), sum(sizes), torch.cat([k.long() for k in kinds]), *ends))
         if any(one.weight is not None for one in several):
-            ones = [torch.ones(one.source.numel(), dtype=one.acc_dtype, device=one.device) for one in several]
+            ones = [torch.ones(one.edges.E, dtype=one.acc_dtype, device=one.device) for one in several]
             steps.weight = torch.cat([w if s.weight is None else s.weight for s, w in zip(several, ones, strict=True)])
         steps.merge = not steps.learns
-        kind, most = torch.cat([one.kinds for one in several]), max(len(one.ends) for one in several) - 1
-        steps.order, steps.ends = _by_type(kind, kind.numel(), most, self.device)
         return steps
 
     def __call__(self, key: Key) -> Factor:
@@ -100,18 +91,20 @@ class Steps:
         return factor.T if turned else factor
 
     def _edges(self, step: Step) -> Factor:
+        e = self.edges
+        order, firsts = e.memo("by type", lambda: _by_type(e))
         sources, targets, places = [], [], []
         for relation, inverse in step:
-            some = relation < len(self.ends) - 1
-            place = self.order[self.ends[relation] : self.ends[relation + 1]] if some else self.order[:0]
-            ends = self.source.index_select(0, place), self.target.index_select(0, place)
+            some = relation < len(firsts) - 1
+            place = order[firsts[relation] : firsts[relation + 1]] if some else order[:0]
+            ends = e.source.index_select(0, place), e.target.index_select(0, place)
             source, target = ends[::-1] if inverse else ends
             sources.append(source)
             targets.append(target)
             places.append(place)
         source, target, place = torch.cat(sources), torch.cat(targets), torch.cat(places)
         weight = None if self.weight is None else gather(self.weight, place)
-        edges = EdgeSet(1, self.M, self.M, None, source, target)
+        edges = EdgeSet(1, e.M, e.M, None, source, target)
         weight = normalised(edges, weight, self.norm, self.acc_dtype)
         if self.mask is not None:
             mask = gather(self.mask, place)
@@ -119,12 +112,13 @@ class Steps:
         return Factor(source, target, weight)
 
 
-def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple[Tensor, list[int]]:
+def _by_type(edges: EdgeSet) -> tuple[Tensor, list[int]]:
     """(E,) the edges sorted by type, and the first of each type followed by E."""
-    if kind is None:
-        return torch.arange(E, device=device), [0, E]
-    kinds, order = torch.sort(kind.long(), stable=True)
-    return order, torch.searchsorted(kinds, torch.arange(K + 1, device=device)).tolist()
+    if edges.type is None:
+        return torch.arange(edges.E, device=edges.source.device), [0, edges.E]
+    kinds, order = torch.sort(edges.type.long(), stable=True)
+    types = torch.arange(count_types(edges, None) + 1, device=order.device)
+    return order, torch.searchsorted(kinds, types).tolist()
 
 
 class _Chains(NamedTuple):
@@ -168,7 +162,7 @@ class BoundWalks(BoundBasis):
         self.sorts, self.texts, self.limit = sorts, texts, limit
         self.steps = steps.replace(weight=None, norm=None) if binary else steps
         self.norm, self.binary, self.turned = norm, binary, turned
-        self.K, self.M, self.N = len(sorts), steps.M, steps.M
+        self.K, self.M, self.N = len(sorts), steps.edges.M, steps.edges.M
         self.dtype, self.device = steps.dtype, steps.device
 
     def _replace(self, **changes: Any) -> "BoundWalks":

@@ -134,4 +134,4 @@ def _both_ways(edges: EdgeSet) -> EdgeSet:
 
 def normalised(edges: EdgeSet, weight: Tensor | None, norm: Norm, dtype: torch.dtype) -> Tensor | None:
     """(E,) the weights of typed edges, normalised within each type; None for ones."""
-    return weight if norm is None else normalise(edges.by_pair, weight, _OVER[norm], dtype)
+    return weight if norm is None else normalise(edges.by_pair if edges.K > 1 else edges, weight, _OVER[norm], dtype)
