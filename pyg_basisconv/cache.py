@@ -66,8 +66,8 @@ def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., Any], *args:
     return store.setdefault(key, made)
 
 
-def drop_expired(store: dict[Any, Any]) -> None:
-    """Drops entries with a `witness` whose tensors have been deleted, from those checked longest ago to one that stays.
+def drop_expired(store: "dict[Hashable, Entry]") -> None:
+    """Drops entries whose tensors have been deleted, from those that were checked longest ago to one that stays.
 
     (Until its weak references are gone, no other storage gets the address of a deleted one.)
     """
@@ -194,7 +194,9 @@ def _fingerprint(t: Tensor) -> tuple[int, int] | None:
     return KERNELS.fingerprint(t.data_ptr(), t.nbytes)  # type: ignore[no-any-return]
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
+    """What was made of some tensors, and whether these are still the same."""
+
     witness: Witness
     value: Any
 
@@ -217,7 +219,7 @@ class IdentityCache:
 
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[Hashable, Entry] = {}
         self._lasting: dict[Hashable, Any] = {}
 
     def __reduce__(self) -> tuple[type["IdentityCache"], tuple[int]]:
@@ -261,7 +263,7 @@ class IdentityCache:
         value = outside_inference_mode(build)
         if not witness.compares or witness.agrees(parts):  # nobody has written to the tensors meanwhile
             self._entries.pop(place, None)
-            self._entries[place] = _Entry(witness, value)
+            self._entries[place] = Entry(witness, value)
         return value
 
     def _without_tensors(self, key: Hashable, build: Callable[[], Any]) -> Any:

@@ -56,10 +56,6 @@ class Graph:
         self.learns |= isinstance(lambda_max, Tensor) and lambda_max.requires_grad
         self._memo: dict[Hashable, Any] = {}
         self._bare: Graph | None = None
-        self._list: List | None = None
-        arrays = structure.arrays
-        if arrays is not None and weight is None and lists_of(dtype, max(self.M, self.N)):
-            self._list = List(0, arrays[0], arrays[1], None)
 
     if not TYPE_CHECKING:  # there, names that are not known are errors
 
@@ -76,7 +72,10 @@ class Graph:
     @with_plain(lambda self: None)
     def as_list(self) -> List | None:
         """The edges as numpy arrays, if they are on the CPU and have no weights; None otherwise."""
-        return None if self.mask is not None or self._list is None else self._list
+        arrays = self.structure.arrays
+        if arrays is None or self.weight is not None or self.mask is not None:
+            return None
+        return List(0, *arrays, None) if lists_of(self.dtype, max(self.M, self.N)) else None
 
     def _replace(self, **changes: Any) -> "Graph":
         """The same graph with some attributes changed; pass an empty `_memo` to drop derived results."""
@@ -138,7 +137,7 @@ class Graph:
     def with_masked_weights(self) -> "Graph":
         """The same graph with weights that are multiplied by the mask, and no mask."""
         # `learns` is True so that nothing that depends on the mask is cached.
-        return self._replace(mask=None, weight=self.apply_mask(self.weight), learns=True, _list=None, _memo={})
+        return self._replace(mask=None, weight=self.apply_mask(self.weight), learns=True, _memo={})
 
     def on_grid(self, grid: Ints | None) -> "Graph":
         """The same graph with another grid of sources, or none; cached."""
@@ -213,12 +212,7 @@ class Graph:
         """The graph of the reversed edges."""
         if self.M != self.N:
             reject("graph", "as many sources as targets, to be transposed", (self.M, self.N), "use a square graph")
-        about = self.dtype, self.batch, self.lambda_max, self.target_row, self.sources, self.grid
-
-        def build() -> Graph:
-            return Graph(self.structure.T, self.weight, *about).masked(self.mask)
-
-        return self.memo("T", build)  # type: ignore[no-any-return]
+        return self._changed("T", structure=self.structure.T)
 
 
 def sizes(size: Size) -> Counts:

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
-from .cache import Witness, constituents, drop_expired, drop_oldest
+from .cache import Entry, Witness, constituents, drop_expired, drop_oldest
 from .costs import rounded
 from .features import is_head
 from .graph import sizes
@@ -68,11 +68,6 @@ class Form(NamedTuple):
     build: Builder | None
 
 
-class _Kept(NamedTuple):
-    program: Program
-    witness: Witness  # while its tensors are there, no other storage has their address
-
-
 class Programs:
     """The programs that a layer has made, by the keys of their calls, see `call_key`.
 
@@ -82,7 +77,7 @@ class Programs:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, _Kept] = {}
+        self._kept: dict[Hashable, Entry] = {}  # while its tensors are there, no other storage has their address
         self.forms: dict[Hashable, Form] = {}  # see `form`
         self._asked: dict[Hashable, bool] = {}  # keys of recent calls
 
@@ -104,7 +99,7 @@ class Programs:
         kept = self._kept.get(key)
         if kept is None or (kept.witness.compares and not kept.witness.agrees(_parts(call))):
             return None
-        return kept.program
+        return kept.value  # type: ignore[no-any-return]
 
     def keep(self, key: Hashable, call: Call, program: Program, seen: Witness) -> None:
         """Keeps a program, unless the tensors that it was made from have changed meanwhile.
@@ -121,7 +116,7 @@ class Programs:
         drop_expired(kept)
         kept.pop(key, None)
         drop_oldest(kept, _LIMIT - 1)
-        kept[key] = _Kept(program, seen)
+        kept[key] = Entry(seen, program)
 
 
 # The indices in a call of the tensors that a family is bound to, of weights among them, of content, and of others.
