@@ -428,20 +428,24 @@ class Explicit(BoundBasis):
     def of_ones(self) -> bool:
         return self.weight is None or super().of_ones
 
+    def _of(self, edge_set: EdgeSet, weight: Tensor | None, evaluate: Evaluate | None) -> "Explicit":
+        """A family of this kind, with other edges."""
+        return type(self)(edge_set, weight, self.dtype, evaluate)
+
     @property
     def T(self) -> "Explicit":
-        return type(self)(self.edge_set.T, self.weight, self.dtype, self.evaluate)
+        return self._of(self.edge_set.T, self.weight, self.evaluate)
 
     def map(self, change: "Change") -> "Explicit":
         return change(self)
 
     def moved(self, device: torch.device) -> "Explicit":
         weight = None if self.weight is None else self.weight.to(device)
-        return type(self)(self.edge_set.to(device), weight, self.dtype, self.evaluate)
+        return self._of(self.edge_set.to(device), weight, self.evaluate)
 
     def via(self, evaluate: Evaluate) -> "Explicit":
         """The same family whose matrices are applied by `evaluate` instead of the kernel."""
-        return type(self)(self.edge_set, self.weight, self.dtype, evaluate)
+        return self._of(self.edge_set, self.weight, evaluate)
 
 
 Change = Callable[[Explicit], Explicit]  # see `BoundBasis.map`

@@ -227,7 +227,7 @@ class Content:
             lead = rows.shape[:-2]
             if lead:  # the graphs side by side, as further features
                 rows = rows.movedim(-2, 0).flatten(1)
-            found = self._edge_rows_at(entries, rows)
+            found = entries.rows_of_edges(rows) if self.has_edge_rows else spmm(rows, None, entries.each_pair)
             self._shared[key] = found.unflatten(1, (*lead, z.shape[-1])).movedim(0, -2) if lead else found
         return self._shared[key]  # type: ignore[no-any-return]
 
@@ -257,11 +257,6 @@ class Content:
         if key not in self._shared:  # the same tensor, wherever they are read
             self._shared[key] = rows.to(dtype)
         return Valued(self._shared[key], map.weight.to(dtype))
-
-    def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
-        if not self.has_edge_rows:
-            return spmm(edge_attr, None, entries.each_pair)
-        return entries.rows_of_edges(edge_attr)
 
     def check(self, M: int, N: int, K: int) -> None:
         """Rejects parts whose shapes, dtypes or devices do not fit; nothing is broadcast."""

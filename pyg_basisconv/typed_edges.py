@@ -10,7 +10,6 @@ from .bound import CONSTRUCTORS, BoundBasis, EdgeList, Explicit
 from .cache import cached_property, kept, outside_inference_mode
 from .costs import Direction, Work
 from .edge_set import EdgeSet
-from .entries import Entries
 from .errors import reject, shape_or_type
 from .kernels import Matchings, Pattern, attention, shared, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
@@ -166,11 +165,6 @@ class ListedEdges(TypedEdges):
     def edge_set(self) -> EdgeSet:
         return EdgeSet(self.K, self.M, self.N, None if self.K == 1 else kinds(self.lists), *ends(self.lists))
 
-    def find_entries(self) -> Entries:
-        if self.K > 1:
-            return super().find_entries()
-        return Entries(Pattern(*ends(self.lists), self.M, self.N), self.weight)
-
     @kept
     def weight(self) -> Tensor | None:
         return weights(self.lists, self.dtype)
@@ -197,15 +191,8 @@ class ListedEdges(TypedEdges):
     def T(self) -> "ListedEdges":
         return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
 
-    @property
-    def _written(self) -> TypedEdges:
-        return TypedEdges(self.edge_set, self.weight, self.dtype)
-
-    def moved(self, device: torch.device) -> Explicit:
-        return self._written.moved(device)
-
-    def via(self, evaluate: Evaluate) -> Explicit:
-        return self._written.via(evaluate)
+    def _of(self, edge_set: EdgeSet, weight: Tensor | None, evaluate: Evaluate | None) -> TypedEdges:
+        return TypedEdges(edge_set, weight, self.dtype, evaluate)
 
     @property
     def E(self) -> int:

@@ -62,12 +62,10 @@ class EdgeFunctions(Basis):
         raise NotImplementedError(f"{type(self).__name__} gives no values(z)")
 
     def build(self, graph: Graph) -> BoundBasis:
-        z, weight = self._features(graph), graph.weight
+        s, z, weight = graph.structure, self._features(graph), None if graph.weight is None else graph.weights
         if self.norm is not None:
-            weight = graph.memo("mean of edges", lambda: self._normalised(graph))
-        elif weight is not None:
-            weight = graph.weights
-        return self.family(graph.structure, z, graph.apply_mask(weight), graph.dtype)
+            weight = graph.memo("mean of edges", lambda: normalise(s, weight, "mean", graph.acc_dtype))
+        return self.family(s, z, graph.apply_mask(weight), graph.dtype)
 
     def family(self, s: EdgeSet, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
         """The bound family of the features of edges and what multiplies them, (E,) or None."""
@@ -80,10 +78,6 @@ class EdgeFunctions(Basis):
         if not isinstance(found, Tensor) or found.shape != shape:
             reject("values", f"{shape}, one column for each of K functions", shape_or_type(found), f"correct {self}")
         return found
-
-    def _normalised(self, graph: Graph) -> Tensor:
-        weight = None if graph.weight is None else graph.weights
-        return normalise(graph.structure, weight, "mean", graph.acc_dtype)
 
     def _features(self, graph: Graph) -> Tensor:
         """(E, D) the features of the edges, checked."""

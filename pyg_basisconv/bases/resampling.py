@@ -95,12 +95,8 @@ class Resampling(Gridded):
             reject("grid", "at least one source along each axis", grid, "there is nothing to read")
         return found
 
-    def resample(self, image: Tensor) -> Tensor:
-        r"""The images, (B, P, \*grid), by torch's own function."""
-        return self._along(image, range(self.axes))
-
-    def _along(self, image: Tensor, axes: Sequence[int]) -> Tensor:
-        """The same along some of the axes, which are all that the image has."""
+    def resample(self, image: Tensor, axes: Sequence[int]) -> Tensor:
+        r"""The images, (B, P, \*grid), by torch's own function; of a grid that has these axes alone."""
         targets = [image.shape[2 + i] if (n := self.size[axis]) is None else n for i, axis in enumerate(axes)]
         n = len(axes)
         if self.mode == "average":
@@ -115,7 +111,7 @@ class Resampling(Gridded):
     def along(self, axis: int, sources: int) -> Tensor:
         """(m, n) the matrix of one axis: what torch's function makes of unit vectors."""
         eye = torch.eye(sources, dtype=torch.float64)
-        return self._along(eye.unsqueeze(1), [axis]).squeeze(1)
+        return self.resample(eye.unsqueeze(1), [axis]).squeeze(1)
 
     def build(self, graph: Graph) -> BoundBasis:
         shape = self.shape_of(graph)
@@ -181,7 +177,7 @@ class BoundResampling(MemberByMember, ImageFamily):
             return None
 
         def run(image: Tensor, bias: Tensor | None) -> Tensor:
-            y = self.basis.resample(image)
+            y = self.basis.resample(image, range(len(self.source_grid)))
             y = y if scale == 1 else y * scale
             return y if bias is None else y + bias.to(y.dtype).view(-1, *[1] * len(self.source_grid))
 
