@@ -98,7 +98,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         check_sum(layer)
         check_dropout(layer.dropout)
         D, K = layer.heads * layer.out_channels, layer.heads * layer.dim
-        self.width = D if layer.concat else layer.out_channels
+        self.width = layer.dim * (D if layer.concat else layer.out_channels)
         self.within = layer.attention_mechanism == "within-relation"
         self.additive = layer.attention_mode == "additive-self-attention"
         parts = 1 if self.within else layer.num_relations

@@ -148,6 +148,22 @@ def test_some_channels_at_a_time(problem: tuple[Tensor, Tensor], numbers: int) -
                 check(decompose(same, family(A), P), A, phi)
 
 
+@pytest.mark.parametrize(("M", "P", "N", "Q", "together"), [(4, 2, 3, 5, 100 // 15), (6, 3, 2, 2, 100 // 18)])
+def test_a_function_is_called_on_as_many_as_fit(
+    M: int, P: int, N: int, Q: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more numbers than 100 in what it takes or gives."""
+    monkeypatch.setattr(probing, "NUMBERS", 100)
+    phi, called = draw(M, P, N, Q), []
+
+    def function(x: Tensor) -> Tensor:
+        called.append(len(x))
+        return torch.einsum("bmp,mpnq->bnq", x, phi)
+
+    decompose(function, family(draw(2, M, N)), P)
+    assert max(called) == together > 3  # as many are called to see that it is linear
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=["half", "bfloat16", "single"])
 @pytest.mark.parametrize("kind", ["dense", "sparse in 2", "function"])
 def test_any_precision(dtype: torch.dtype, kind: str) -> None:

@@ -6,9 +6,12 @@ import pickle
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from torch import Tensor
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from pyg_basisconv import BasisConv, GridConv, convert
+from pyg_basisconv.convert.operator_module import OperatorModule
 from pyg_basisconv.convert.registry import convertible
 from pyg_basisconv.verify import cases, drawn, forget, made
 from pyg_basisconv.verify.recipes import attends, constructed, is_grid
@@ -16,6 +19,7 @@ from tests.convert.conversion import (
     ENDS,
     FIRST,
     KNOWLEDGE,
+    OPTIONS,
     SWEEP,
     agree,
     evaluated,
@@ -30,6 +34,9 @@ from tests.convert.conversion import (
 
 # Where options say what parameters there are, all of them; of other layers the first and the last.
 STRUCTURES = over(lambda kind, sweep: sweep if kind in KNOWLEDGE else [sweep[0], sweep[-1]])
+# Those that a compiler sees as one operator each.
+OPERATORS = ["GATConv", "GATv2Conv", "TransformerConv", "FAConv", "SuperGATConv", "RGATConv", "GeneralConv"]
+OPERATORS += ["HypergraphConv", "HEATConv", "MultiheadAttention", "PointTransformerConv"]
 FAILING_UNDER_AUTOCAST = ("MFConv",)  # of PyG's own
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR", "ignore:Sparse invariant checks"),
@@ -51,6 +58,32 @@ def test_options(kind: str, options: dict) -> None:
         assert natively or evaluated(new[1])
         if kind != "MultiheadAttention":
             agree(float32(case), 2e-4 if attends(case.ours) else 1e-5)
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_results_are_described_to_compilers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number, shapes and dtypes, without the values; a size that values decide may be any."""
+    described, any_size = [], 4321
+
+    def takes(self: OperatorModule, given: dict) -> bool:
+        leaves = tree_leaves([part for part in given.values() if part is not None])
+        return all(isinstance(t, bool | int) or (type(t) is Tensor and t.layout == torch.strided) for t in leaves)
+
+    def operator(self: OperatorModule, given: dict) -> list[Tensor]:
+        found, told = self.evaluate(**given), self.fake_result(given, lambda: any_size)
+        for one, expected in zip(found, told, strict=True):
+            sizes = tuple(m if m == any_size else n for n, m in zip(one.shape, expected.shape, strict=True))
+            assert (sizes, one.dtype) == (expected.shape, expected.dtype)
+        described.extend(told)
+        return found
+
+    monkeypatch.setattr(OperatorModule, "uses_operator", takes)
+    monkeypatch.setattr(OperatorModule, "operator", operator)
+    for options in OPTIONS[kind]:
+        for case in cases(kind, options):
+            with torch.no_grad():
+                case.call(case.ours, *case.leaves)
+    assert described
 
 
 @pytest.mark.parametrize(("kind", "options"), STRUCTURES)

@@ -1,6 +1,7 @@
 """The two products: values, derivatives, dtypes, edges of the domain, and what they allocate."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,10 +9,13 @@ from torch import Tensor
 from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_leaves
 
 from pyg_basisconv import BasisConv, bases
 from pyg_basisconv.kernels import Affine, Matchings, Pattern, affine, gather_matmul, matmul, sddmm, spmm, tiled
+from pyg_basisconv.kernels.pattern import compress, extremes, in_range, positions
+from pyg_basisconv.kernels.segments import collect, exponentials
+from pyg_basisconv.kernels.typed import _grouped
 from tests.contract import DOUBLE, close, draw
 
 SHAPES = {
@@ -339,3 +343,44 @@ def test_matmul_with_a_bias(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     down = torch.randn(*shape[:-1], 4, dtype=torch.float64)
     (found,) = torch.autograd.grad(matmul(x, weight, bias), bias, down)
     torch.testing.assert_close(found, down.flatten(0, -2).sum(0).to(dtype))
+
+
+class Elsewhere(Tensor):
+    """Says that it is on a GPU, though it is not: what is done there in other operations than on the CPU."""
+
+    device = SimpleNamespace(type="elsewhere", index=0)
+    is_cuda, is_cpu = True, False
+
+
+SORTED, UNSORTED = torch.tensor([0, 0, 2, 2, 2, 5]), torch.tensor([2, 0, 5, 2, 0, 2])
+OTHER, VALUES = torch.tensor([3, 1, 0, 2, 2, 4]), torch.tensor([100.0, -3.0, 0.5, 2.0, 7.0, 1.0])
+IN_OTHER_OPERATIONS = {
+    "positions": lambda here: positions(here(SORTED > 1)),
+    "extremes": lambda here: extremes(here(UNSORTED)),
+    "in range": lambda here: [in_range(here(UNSORTED - low), size) for low in (0, 1) for size in (5, 6)],
+    **{
+        f"{name}, {group}, {dtype}": lambda here, f=f, group=group, dtype=dtype: f(
+            here(group.to(dtype)), here(OTHER.to(dtype)), 6
+        )
+        for name, f in (("compress", compress), ("grouped", _grouped))
+        for group in (SORTED, UNSORTED)
+        for dtype in (torch.int32, torch.int64)
+    },
+    **{
+        f"{name}, {by}": lambda here, f=f, by=by: f(here(VALUES), getattr(Pattern(OTHER, SORTED, 6, 6), by))
+        for name, f in (("collect", collect), ("exponentials", exponentials))
+        for by in ("at_source", "at_target")
+    },
+}
+
+
+@pytest.mark.parametrize("name", IN_OTHER_OPERATIONS)
+def test_what_is_done_on_another_device(name: str) -> None:
+    operation = IN_OTHER_OPERATIONS[name]
+    expected, found = (tree_leaves(operation(here)) for here in (lambda t: t, lambda t: t.as_subclass(Elsewhere)))
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(one, Tensor) == isinstance(other, Tensor)
+        if isinstance(one, Tensor):
+            assert_close(one.as_subclass(Tensor).to(other.dtype), other, rtol=1e-6, atol=0)
+        else:
+            assert one == other

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pyg_basisconv import bases
 from pyg_basisconv.backend import KERNELS
 from pyg_basisconv.costs import MACHINES, Problem
 from pyg_basisconv.plan import plan
@@ -25,9 +26,12 @@ FILE = Path(__file__).with_name("estimates.txt")
 LEARNS = ((), ("x",), ("theta",), ("basis",), ("x", "theta", "basis"))
 
 
+MORE = {"Window(sites)+Identity": (lambda: cases.CASES["Window(sites)-random"].basis() + bases.Identity(), cases.graph)}
+
+
 def of_family(name: str, kind: str = "Full", order: str = "auto") -> Problem:
     case = cases.CASES.get(name)
-    make_basis, graph = (case.basis, case.graph) if case else FAMILIES[name][:2]
+    make_basis, graph = (case.basis, case.graph) if case else (MORE | FAMILIES)[name][:2]
     g = graph()
     conv = make(make_basis(), kind, order)
     x = draw(g.M, conv.in_channels)
@@ -43,9 +47,9 @@ def of_attention(name: str) -> Problem:
 PROBLEMS = {name: partial(of_family, name) for name in PLAIN}
 for _kind in THETAS:
     PROBLEMS |= {f"{name}, {_kind}": partial(of_family, name, _kind) for name in (*WITH_ALL, "Window(2,3)-random")}
-for _name, _kind in (*product(FAMILIES, ("Full",)), *product(("Window(sites)-random", "Relations"), ("Separable",))):
+TILED = ("Window(sites)-random", "Window(sites)+Identity")
+for _name, _kind in (*product((*FAMILIES, *TILED), ("Full",)), *product((*TILED, "Relations"), ("Separable",))):
     PROBLEMS[f"compacted {_name}, {_kind}"] = partial(of_family, _name, _kind, "compacted")
-PROBLEMS["compacted Window(sites)-random"] = partial(of_family, "Window(sites)-random", "Full", "compacted")
 PROBLEMS |= {f"Attention {name}": partial(of_attention, name) for name in attentions.CASES}
 
 
