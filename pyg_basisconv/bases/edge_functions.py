@@ -272,8 +272,7 @@ class Points(EdgeFunctions):
     ) -> None:
         p = real(points)
         if p is None or p.dim() != 2 or not p.numel() or not bool(torch.isfinite(p).all()):
-            got = repr(points)[:200] if p is None or p.numel() < 20 else tuple(p.shape)
-            reject("points", "finite numbers of shape (K, D)", got, "give one row for each point")
+            reject("points", "finite numbers of shape (K, D)", repr(points)[:200], "give one row for each point")
         if isinstance(extent, bool) or not isinstance(extent, int | float) or not 0 < extent < float("inf"):
             reject("extent", "a positive number", repr(extent), "give the distance at which the influence ends")
         check_choice("influence", influence, "linear", "gaussian")

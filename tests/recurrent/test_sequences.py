@@ -217,6 +217,13 @@ def test_images_without_a_batch() -> None:
     same((found, end), (right[:, 0], part(right_end, 0)), {"x": x})
 
 
+def test_images_of_one_axis_without_a_batch() -> None:
+    """Of a basis that is of no grid, images have as many axes as there are; of a step without a batch, one."""
+    rnn = BasisRNN(BasisGRUCell(P, H, bases.Identity(), images=True)).double()
+    x = draw(T, 2, P, 5)
+    assert_close(rnn(x[:, 0])[0], rnn(x)[0][:, 0])
+
+
 # What depends on the structure is done once.
 
 
