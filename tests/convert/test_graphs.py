@@ -223,6 +223,14 @@ def test_bipartite_sparse_layouts(kind: str, options: dict, layout: str) -> None
         agree(Case(convert(reference), reference, pair[:1], lambda f, x: f((x, None), adj_t)))
 
 
+def test_a_sparse_matrix_says_how_many_targets_there_are() -> None:
+    """PyG's own layer takes a SparseTensor alone."""
+    ours, x = convert(made("MFConv", in_channels=(P, P))), features(7, P)
+    edge_index = torch.tensor([[1, 5, 6, 0], [0, 0, 2, 3]])
+    adj_t = to_torch_coo_tensor(edge_index, size=(7, 5)).t().double()
+    torch.testing.assert_close(ours((x, None), adj_t), ours((x, None), edge_index, size=(7, 5)))
+
+
 @pytest.mark.parametrize("root", [None, "sum", "cat"])
 def test_bipartite_without_parameters(root: str | None) -> None:
     reference = pyg.SimpleConv("mean", combine_root=root)
