@@ -437,6 +437,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
             yield f"{how}-dot-{mask}-batch", Case(dot, mask, "LowRank", normalize=how, heads=3, lead=(2,), M=5)
         yield f"{how}-weighted", Case(gat, "loops", normalize=how, weighted=True)
         yield f"{how}-edge", Case(lambda: leaf("Additive") + leaf("Edge", dim=R), normalize=how, edge_dim=R)
+        yield f"{how}-mapped", Case(lambda: leaf("Additive").then(nn.LeakyReLU(0.2)), normalize=how)
         yield f"{how}-weighted-sym", Case(dot, "sym", normalize=how, weighted=True, theta="Full")
         form = ("bool", "float", "bool heads valid")[i % 3]
         yield f"{how}-{form.replace(' ', '-')}", Case(dot, "none", normalize=how, call=form)
