@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis
-from ..cache import cached_property
 from ..errors import check_depth
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
@@ -46,14 +45,9 @@ class Composed(Basis):
             part.complete(source, target, inner)
 
     def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
-        for part in self._sized:
+        for part in self._parts:
             M, N = part.sized(M, N, batch, grid)
         return M, N
-
-    @cached_property
-    def _sized(self) -> list[Basis]:
-        """The parts that override `sized`."""
-        return [part for part in self._parts if type(part).sized is not Basis.sized]
 
     def target_shape(self, grid: Ints) -> Ints | None:
         return next((r for part in self.parts if (r := part.target_shape(grid)) is not None), None)  # type: ignore[operator]

@@ -291,6 +291,16 @@ def test_contract(check: str, case: str) -> None:
     CHECKS[check](CASES[case], **some)
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.sweep(40)
+def test_graphs_that_are_new_each_time(case: str) -> None:
+    """What is kept of earlier calls, on other graphs and with other masks, says nothing of this one."""
+    conv, _ = layer(CASES[case])
+    for seed in range(4):
+        made = inputs(CASES[case].but(seed=seed))
+        close(call(conv, made), call(copy.deepcopy(conv), made))  # a copy has seen nothing
+
+
 SMALL = Case(M=3, E=3, P=2)
 GRADCHECKS = {
     "gat": SMALL,
