@@ -7,11 +7,13 @@ import shutil
 import tomllib
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix, vstack
 
 import pyg_basisconv.walks.suggest as suggest
 from pyg_basisconv import bases, load_walks, suggest_sorts
@@ -135,6 +137,17 @@ def test_heads_are_the_tails_of_the_graph_turned_round(seed: int) -> None:
         (ways,), (turned,) = one.sort.sequences, other.sort.sequences
         assert ways == tuple(tuple((relation, not inverse) for relation, inverse in step) for step in turned)
         assert one[1:] == other[1:]
+
+
+def test_the_gain_of_one_is_that_of_several() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [csr_matrix(rng.random((5, 3)) * (rng.random((5, 3)) < 0.5)) for _ in range(6)]
+    fit = suggest._Fit(SimpleNamespace(y=drawn[0], prior=np.full((5, 3), 0.2)))
+    for one in drawn[1:]:
+        fit.add(one.toarray().ravel())
+        several = fit.gains(vstack([some.reshape(1, -1) for some in drawn], "csr"))
+        assert several.any()
+        assert [fit.gain(some) for some in drawn] == pytest.approx(several.tolist())
 
 
 def test_a_sample_of_walks_keeps_their_number() -> None:
