@@ -105,7 +105,7 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
         "edge_weight",
         lambda: conv(bases.Edges(2))(X, EDGES, torch.ones(4, 2), torch.zeros(4).long()),
     ),
-    "edge_type missing": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES)),
+    "edge_type missing": ("edge_type", lambda: conv(bases.Edges(2))(X, EDGES)),
     "edge_type missing beside weights": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, torch.ones(4))),
     "edge_type too large": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, torch.tensor([0, 1, 2, 3]))),
     "edge_type negative": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, torch.tensor([0, 1, 2, -1]))),
