@@ -6,15 +6,5 @@ from .folding import fold
 from .gram import Gram, gram
 from .heads import HeadReport, explain_head
 
-__all__ = [
-    "Comparison",
-    "Decomposition",
-    "Gram",
-    "HeadReport",
-    "compare",
-    "compose",
-    "decompose",
-    "explain_head",
-    "fold",
-    "gram",
-]
+__all__ = ["Comparison", "Decomposition", "Gram", "HeadReport"]
+__all__ += ["compare", "compose", "decompose", "explain_head", "fold", "gram"]

@@ -12,11 +12,8 @@ from ..conv import BasisConv
 from ..grid import GridConv
 from ..theta import Depthwise, Full, Grouped, Kernel, Theta
 
-NORMS: dict[type[nn.Module], int] = {
-    nn.BatchNorm1d: 3,
-    nn.BatchNorm2d: 4,
-    nn.BatchNorm3d: 5,
-}  # with the number of axes of the images that each takes
+# With the number of axes of the images that each takes.
+NORMS: dict[type[nn.Module], int] = {nn.BatchNorm1d: 3, nn.BatchNorm2d: 4, nn.BatchNorm3d: 5}
 LINEARS = (nn.Linear, Linear)
 
 

@@ -22,13 +22,8 @@ from .affine import LINEARS, NORMS, of_linear, of_norm, unwrapped
 from .products import Joined, Rows, join
 from .tracing import hooked
 
-LAYERS = (
-    BasisConv,
-    GridConv,
-    Converted,
-    grids.ConvertedGrid,
-    grids.ConvertedTransposed,
-)  # subclasses may compute something else
+# Subclasses may compute something else.
+LAYERS = (BasisConv, GridConv, Converted, grids.ConvertedGrid, grids.ConvertedTransposed)
 
 
 def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> BasisConv:

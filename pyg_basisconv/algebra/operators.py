@@ -133,9 +133,7 @@ class LayerOperator(Operator):
         found = theta.detach().squeeze(2) @ self.turn.t()
         if torch.is_grad_enabled() and (self.flat.requires_grad or theta.requires_grad):
             linear = self.places.gram.solve(self.places.inner_products(self.inside) @ self.flat)
-            found = linear + (
-                found - linear.detach()
-            )  # the value of `found` is more precise, the gradient is that of `linear`
+            found = linear + (found - linear.detach())  # `found` is more precise; the gradient is that of `linear`
         return found.unflatten(1, self.shape)
 
 

@@ -80,9 +80,8 @@ class Probed(Operator):
         self.precision = max(torch.finfo(dtype).eps for dtype in (self.dtype, y.dtype))
         self.source, self.target = places.place // max(1, self.N), places.place % max(1, self.N)
         self._check_linear()
-        self.colour = torch.tensor(
-            colours(self.source, self.target, self.M, self.N), dtype=torch.int64, device=self.device
-        )
+        found = colours(self.source, self.target, self.M, self.N)
+        self.colour = torch.tensor(found, dtype=torch.int64, device=self.device)
         self.covered = True  # whether the places have all entries, as far as is known
 
     def _accepted(self) -> tuple[torch.dtype, Tensor]:
@@ -133,11 +132,8 @@ class Probed(Operator):
         numbers = self.M * self.P * max(self.M * self.P, self.N * self.Q)
         if numbers > MOST:
             count = f"{self.M * self.P:,} unit inputs give {numbers:.3g} numbers"
-            got, fix = (
-                f"entries elsewhere, of a function whose {count}",
-                "take a larger basis, or less of the function",
-            )
-            reject("phi", "entries where the basis has some", got, fix)
+            got = f"entries elsewhere, of a function whose {count}"
+            reject("phi", "entries where the basis has some", got, "take a larger basis, or less of the function")
         values, outside = self._probed(channels, torch.arange(self.M, device=self.device))
         self.outside += outside
         return values

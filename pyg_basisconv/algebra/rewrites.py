@@ -20,11 +20,6 @@ from .affine import AffineMap, by_matrix, depthwise, full
 from .compose import compose
 from .tracing import names_of
 
-_CONVOLUTIONS = {
-    False: (nn.Conv1d, nn.Conv2d, nn.Conv3d),
-    True: (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-}
-
 
 def pointwise(basis: Basis) -> bool:
     """Whether each matrix of a family is the identity.
@@ -225,7 +220,7 @@ def _convolution(basis: Window, theta: Any) -> tuple[nn.Module, Tensor] | None:
     blocks = theta.blocks(theta.P).weight  # (K, g, P / g, Q / g)
     options: dict[str, Any] = {"stride": basis.stride, "padding": basis.padding, "dilation": basis.dilation}
     options |= {"output_padding": basis.output_padding} if basis.transposed else {"padding_mode": basis.padding_mode}
-    kind = _CONVOLUTIONS[basis.transposed][axes - 1]
+    kind = getattr(nn, f"Conv{'Transpose' * basis.transposed}{axes}d")
     made = kind(theta.P, theta.Q, basis.kernel_size, groups=blocks.shape[1], bias=False, **options)
     order = (1, 2, 3, 0) if basis.transposed else (1, 3, 2, 0)
     return made, blocks.permute(order).flatten(0, 1).unflatten(-1, basis.kernel_size)

@@ -34,10 +34,8 @@ from ..testing import cloned
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout)
 _POOLS = (global_add_pool, global_max_pool, global_mean_pool)
-_LAYERS = (
-    "torch.nn.",
-    *(f"torch_geometric.nn.{name}." for name in ("conv", "dense", "norm")),
-)  # the modules that define them
+# The modules that define them.
+_LAYERS = ("torch.nn.", *(f"torch_geometric.nn.{name}." for name in ("conv", "dense", "norm")))
 
 
 class Absorbed(nn.Identity):

@@ -148,7 +148,6 @@ class ConvertedFiLM(GraphLayer):
         """The results of the R networks side by side; where these are linear, by one product."""
         films = self.films
         if all(type(film) is Linear and film.bias is not None for film in films):
-            return F.linear(
-                target, torch.cat([film.weight for film in films]), torch.cat([film.bias for film in films])
-            )
+            weight, bias = (torch.cat([getattr(film, name) for film in films]) for name in ("weight", "bias"))
+            return F.linear(target, weight, bias)
         return torch.cat([film(target) for film in films], -1)

@@ -69,10 +69,9 @@ class DeepSigned(GraphLayer):
             self.unlike.append(basis_conv(layer, unlike.unsqueeze(0), A))
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
-        positive, negative = (
-            self.call.read((x, edges), {})["edge_index"] for edges in (pos_edge_index, neg_edge_index)
-        )
-        source, target = both(self.call.read((x, pos_edge_index), {})["x"], "SignedConv")
+        calls = [self.call.read((x, edges), {}) for edges in (pos_edge_index, neg_edge_index)]
+        positive, negative = (call["edge_index"] for call in calls)
+        source, target = both(calls[0]["x"], "SignedConv")
         halves = source.chunk(2, -1)
         targets = halves if target is source else target.chunk(2, -1)
         outcome = []

@@ -205,9 +205,8 @@ class ConvertedSuperGAT(AttentionLayer):
         self.att_y: Tensor | None = None
 
     def uses_operator(self, given: dict[str, Any]) -> bool:
-        return not self.training and super().uses_operator(
-            given
-        )  # in training the layer keeps what its loss is made of
+        # In training the layer keeps what its loss is made of.
+        return not self.training and super().uses_operator(given)
 
     def attend(
         self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]

@@ -156,12 +156,8 @@ class ConvertedUpsample(Composite):
 
 
 _TWICE: Options = {"scale_factor": 2.0}
-_SIZED: list[Options] = [
-    {"scale_factor": 1.7},
-    {"scale_factor": 0.6},
-    {"scale_factor": None, "size": 5},
-    {"scale_factor": None, "size": (9, 4)},
-]
+_SIZED: list[Options] = [{"scale_factor": 1.7}, {"scale_factor": 0.6}]
+_SIZED += [{"scale_factor": None, "size": size} for size in (5, (9, 4))]
 rule(nn.UpsamplingNearest2d, "upsampling", _SIZED, given=_TWICE, alone=True)(ConvertedUpsample)
 rule(nn.UpsamplingBilinear2d, "upsampling", _SIZED, given=_TWICE, alone=True)(ConvertedUpsample)
 rule(

@@ -165,15 +165,11 @@ class Repeat(GraphLayer):
 
 def mixture(layer: Any, coefficients: list[float]) -> BasisConv:
     """One matrix for a sum of powers."""
-    K = len(coefficients)
-    return polynomial(
-        layer,
-        [layer.lin],
-        lambda S: Mix(coefficients, Powers(K, S)),
-        layer.lin.bias,
-        layer.add_self_loops,
-        cached=layer.cached,
-    )
+
+    def mixed(S: Adjacency) -> Basis:
+        return Mix(coefficients, Powers(len(coefficients), S))
+
+    return polynomial(layer, [layer.lin], mixed, layer.lin.bias, layer.add_self_loops, cached=layer.cached)
 
 
 class Paths(NamedTuple):

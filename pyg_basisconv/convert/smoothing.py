@@ -102,9 +102,7 @@ class ConvertedFA(AttentionLayer):
 
 
 @rule(
-    FeaStConv,
-    "FeaStNet, softmax over k",
-    [{"heads": 2} | one for one in ({"aggr": "add"}, *turned_round(FeaStConv))],
+    FeaStConv, "FeaStNet, softmax over k", [{"heads": 2} | one for one in ({"aggr": "add"}, *turned_round(FeaStConv))]
 )
 def feast(layer: Any) -> nn.Module:
     r""":math:`u_k \cdot (x_m - x_n) + c_k`, a softmax over k."""

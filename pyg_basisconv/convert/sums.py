@@ -116,11 +116,7 @@ class EnhancedMean(Basis):
         return shown + (", outgoing=True" if self.outgoing else "") + f", dtype={torch.get_default_dtype()}"
 
 
-@rule(
-    SimpleConv,
-    "sum and mean",
-    combinations(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")),
-)
+@rule(SimpleConv, "sum and mean", combinations(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")))
 def simple(layer: Any) -> nn.Module:
     """A sum or mean without parameters; with the node's features added or concatenated, or with self loops."""
     call, A = Signature.of(layer), adjacency(layer)

@@ -145,12 +145,10 @@ class HeteroBasisConv(nn.Module):
             if present:
                 reached = {t[2]: sizes[t[2]] for t in present}
                 first = dict(zip(reached, accumulate(reached.values(), initial=0), strict=False))
-                parts = [
-                    TypeEdges.of(
-                        t, starting.index(t), edge_index_dict[t], weights.get(t), sizes[s], first[t[2]], reached[t[2]]
-                    )
-                    for t in present
-                ]
+                parts = []
+                for kind in present:
+                    given, spans = (edge_index_dict[kind], weights.get(kind)), (first[kind[2]], reached[kind[2]])
+                    parts.append(TypeEdges.of(kind, starting.index(kind), *given, sizes[s], *spans))
                 if not torch.compiler.is_compiling():
                     set_mask([self.masks[t] for t in present], parts, self.convs[s])
                 size = sizes[s], sum(reached.values())
@@ -227,13 +225,8 @@ def _widths(in_channels: Any, node_types: list[str]) -> Mapping[str, int]:
     """The width of each type of nodes."""
     widths = in_channels if isinstance(in_channels, Mapping) else dict.fromkeys(node_types, in_channels)
     if set(widths) != set(node_types):
-        other = sorted(set(widths) ^ set(node_types))
-        reject(
-            "in_channels",
-            f"a width for each of {node_types}",
-            dict(widths),
-            f"correct {other}; a width of -1 is found in the first call",
-        )
+        fix = f"correct {sorted(set(widths) ^ set(node_types))}; a width of -1 is found in the first call"
+        reject("in_channels", f"a width for each of {node_types}", dict(widths), fix)
     for width in widths.values():
         if width != -1:
             check_count("in_channels", width)

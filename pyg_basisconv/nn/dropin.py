@@ -14,10 +14,7 @@ from ..convert.registry import METHODS, Unchanged, share_rule
 from ..errors import reject
 from .evaluator import Evaluator, Moved, is_lazy
 
-_UNWATCHED = (
-    "training",
-    "_",
-)  # names of attributes that do not change how a layer is evaluated, or that each call reads
+_UNWATCHED = ("training", "_")  # how names begin of attributes that change no evaluation, or that each call reads
 
 
 class _Evaluators(threading.local):
@@ -163,14 +160,8 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
             self._changed()
             return own_forward(self, *args, **kwargs)
 
-    about = {
-        "__init__": __init__,
-        "forward": forward,
-        "__module__": module,
-        "__qualname__": kind.__name__,
-        "__doc__": kind.__doc__,
-        "original": kind,
-    }
+    about = {"__init__": __init__, "forward": forward, "original": kind}
+    about |= {"__module__": module, "__qualname__": kind.__name__, "__doc__": kind.__doc__}
     made: type[nn.Module] = type(kind.__name__, (DropIn, kind), about)
     share_rule(kind, made)
     return made

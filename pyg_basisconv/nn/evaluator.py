@@ -148,14 +148,15 @@ class Evaluator:
         every = [found for one in layer.modules() for found in vars(one).items()]
         self.hooks += [table for name, table in every if name.endswith("_hooks") and _of_messages(name)]
         self.explained = [vars(one) for one in inner if isinstance(one, MessagePassing)]
-        self.members: list[tuple[dict[str, Any], str, Any]] = [
-            (one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()
-        ]
-        self.members += [(one._parameters, name, None) for one in layer.modules() for name in _absent(one)]
-        self.members += [(vars(one), "forward", None) for one in inner]
-        self.members += [
-            (vars(one), name, value) for one in inner for name, value in vars(one).items() if _option(name, value)
-        ]
+        self.members: list[
+            tuple[dict[str, Any], str, Any]
+        ] = []  # what a call finds unchanged: a table, a name, a value
+        for one in layer.modules():
+            self.members += [(one._modules, name, child) for name, child in one._modules.items()]
+            self.members += [(one._parameters, name, None) for name, p in one._parameters.items() if p is None]
+        for one in inner:
+            options = [(name, value) for name, value in vars(one).items() if _option(name, value)]
+            self.members += [(vars(one), name, value) for name, value in (("forward", None), *options)]
         self.constants = [(b, _version(b)) for b in layer.buffers()]
 
     @property
@@ -166,10 +167,8 @@ class Evaluator:
     @property
     def current(self) -> bool:
         """Whether the layer's modules, options and buffers are the same as when this was made."""
-        held: Any = self.members
-        return all(own.get(name) is part for own, name, part in held) and all(
-            _version(b) == v for b, v in self.constants
-        )
+        same = all(own.get(name) is part for own, name, part in self.members)
+        return same and all(_version(b) == v for b, v in self.constants)
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = {key: part.value(layer) for key, part in self.parts}
@@ -210,11 +209,6 @@ def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
     """
     for table in (module._parameters, vars(module)):
         yield from ((table, name, t) for name, t in table.items() if isinstance(t, Tensor))
-
-
-def _absent(module: nn.Module) -> list[str]:
-    """The names of the parameters that a module could have and has not."""
-    return [name for name, p in module._parameters.items() if p is None]
 
 
 def is_lazy(layer: nn.Module) -> bool:

@@ -4,12 +4,4 @@ from .cells import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNNCell
 from .seq2seq import DCRNN, inverse_sigmoid
 from .sequence import BasisRNN
 
-__all__ = [
-    "DCRNN",
-    "BasisCell",
-    "BasisGRUCell",
-    "BasisLSTMCell",
-    "BasisRNN",
-    "BasisRNNCell",
-    "inverse_sigmoid",
-]
+__all__ = ["DCRNN", "BasisCell", "BasisGRUCell", "BasisLSTMCell", "BasisRNN", "BasisRNNCell", "inverse_sigmoid"]

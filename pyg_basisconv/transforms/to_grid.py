@@ -60,9 +60,8 @@ class ToGrid(BaseTransform):
         if not (isinstance(window, Basis) and window.moves):
             reject("window", "bases.Window or bases.Shifts", repr(window), "make one, such as Window(None, (3, 3))")
         if getattr(window, "sites", None) is not None:
-            reject(
-                "window", "one on the whole grid", window, "take window.at(None): the mask says which pixels there are"
-            )
+            fix = "take window.at(None): the mask says which pixels there are"
+            reject("window", "one on the whole grid", window, fix)
         for name, value in (("attr", attr), ("mask", mask)):
             if not isinstance(value, str) or not value:
                 reject(name, "the name of an attribute of the data", repr(value), "such as 'image'")

@@ -155,12 +155,8 @@ def text_of_joined(found: Mapping[str, Any]) -> str:
         shown = [f"  {' - '.join(map(printed, walk))}" for walk in sort["walks"]]
         total = sort["instances"]
         more = "" if total is None or total <= len(shown) else f", of which {len(shown)}"
-        lines += [
-            "",
-            _title(sort),
-            f"  {_number(total)} walk{'s' * (total != 1)}{more}" if shown else "  no walk",
-            *shown,
-        ]
+        count = f"  {_number(total)} walk{'s' * (total != 1)}{more}" if shown else "  no walk"
+        lines += ["", _title(sort), count, *shown]
     return "\n".join(lines)
 
 

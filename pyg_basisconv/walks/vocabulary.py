@@ -36,10 +36,7 @@ class Vocabulary:
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        ends: Sequence[Ends | None] | None = None,
-        aliases: Mapping[str, str] | None = None,
+        self, names: Sequence[str], ends: Sequence[Ends | None] | None = None, aliases: Mapping[str, str] | None = None
     ) -> None:
         self.names = _distinct(names)
         self.ends = None if ends is None else _ends(ends, len(self.names))
@@ -145,11 +142,8 @@ class Vocabulary:
     def suggestion(self, name: str) -> str:
         """A hint at the names nearest to an unknown one."""
         some = ", ".join(repr(self.shown(i)) for i in range(min(5, len(self)))) + (", ..." if len(self) > 5 else "")
-        none = (
-            "pass their names as relations=, or name relations by their ids"
-            if self.open
-            else "the graph has no relations"
-        )
+        none = "the graph has no relations"
+        none = "pass their names as relations=, or name relations by their ids" if self.open else none
         return suggestion(name, self._ids, f"there are {some}" if some else none)
 
     def shown(self, id: int) -> str:
