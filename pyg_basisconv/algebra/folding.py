@@ -197,7 +197,14 @@ class _Folder:
 
     def _run(self, steps: list[_Step]) -> list[_Step]:
         """Folds neighbours: pairs with an affine map first, then the pair with the largest gain."""
-        attempt = cache(self._attempt)
+
+        @cache
+        def attempt(a: _Step, b: _Step) -> _Step | Unchanged:
+            try:
+                return self._merged(a, b)
+            except Unchanged as reason:
+                return reason
+
         while True:
             made = [attempt(a, b) for a, b in pairwise(steps)]
             found = {i: step for i, step in enumerate(made) if isinstance(step, _Step)}
@@ -207,12 +214,6 @@ class _Folder:
                 return steps
             i = max(found, key=lambda i: found[i].gain)
             steps[i : i + 2] = [found[i]]
-
-    def _attempt(self, a: _Step, b: _Step) -> _Step | Unchanged:
-        try:
-            return self._merged(a, b)
-        except Unchanged as reason:
-            return reason
 
     def _merged(self, a: _Step, b: _Step) -> _Step:
         """Two steps as one; raises Unchanged where that is not possible or does not pay."""

@@ -157,7 +157,7 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     >>> example(ChebConv, {"normalization": "rw"}, K=2)
     ChebConv(8, 8, K=2, normalization=rw)
     """
-    networks = {"NNConv": of_edges, "CFConv": _filters}
+    networks = {"NNConv": of_edges, "CFConv": lambda P, Q: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 5))}
     known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "in_features": P, "out_features": Q}
     known |= {"input_size": P, "hidden_size": 5, "hidden_channels": 5, "num_layers": 2, "embed_dim": 8, "num_heads": 2}
     known |= {"num_relations": 3, "K": 3, "alpha": 0.1, "first_aggr": True, "conv": GCNConv, "kernel_size": 3, "dim": 2}
@@ -173,10 +173,6 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
 def of_edges(P: int, Q: int) -> nn.Module:
     """From two features of an edge to a matrix P x Q."""
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, P * Q))
-
-
-def _filters(P: int, Q: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 5))
 
 
 def _network(P: int, Q: int) -> nn.Module:

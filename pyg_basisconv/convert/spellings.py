@@ -57,15 +57,12 @@ def spellings() -> list[Spelling]:
     return sorted(found, key=lambda row: (not row.source.startswith("torch_geometric.nn"), row.layer))
 
 
-def _named(row: Spelling) -> str:
-    options = ", ".join(f"{name}={value}" for name, value in row.options.items())
-    return f"`{row.source}.{row.layer}`" + f" (`{options}`)" * bool(options)
-
-
 def as_text() -> str:
     """The table in Markdown, as docs/RECIPES.md has it."""
     rows, found = [("layer", "basis", "theta", "recipe"), ("---",) * 4], spellings()
     for s in found:
-        rows.append((_named(s), f"`{s.basis}`{', on edges with self loops' * s.loops}", f"`{s.theta}`", f"`{s.file}`"))
+        options = ", ".join(f"{name}={value}" for name, value in s.options.items())
+        layer, basis = f"`{s.source}.{s.layer}`" + f" (`{options}`)" * bool(options), f"`{s.basis}`"
+        rows.append((layer, f"{basis}{', on edges with self loops' * s.loops}", f"`{s.theta}`", f"`{s.file}`"))
     count = sum(s.source == "torch.nn" for s in found)
     return "\n".join([_TITLE.format(pyg=len(found) - count, torch=count), *(f"| {' | '.join(row)} |" for row in rows)])

@@ -28,7 +28,7 @@ from .build import adjacency, basis_conv, check_sum, parameter, stackable, takes
 from .composite import GraphLayer, WithRoot, after_root, copied, normalized
 from .layers import Signature, both, pair
 from .polynomials import polynomial
-from .registry import Unchanged, combinations, rule, turned_round
+from .registry import Options, Unchanged, combinations, rule, turned_round
 
 
 def with_root(
@@ -182,8 +182,7 @@ class ConvertedLE(GraphLayer):
         return y - sums * (own if self.bias is None else own - self.bias)
 
 
-def _narrowing(P: int, Q: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(P, Q - 1), nn.ReLU(), nn.Linear(Q - 1, Q))
+_NARROWING: Options = {"nn": lambda P, Q: nn.Sequential(nn.Linear(P, Q - 1), nn.ReLU(), nn.Linear(Q - 1, Q))}
 
 
 @rule(
@@ -217,7 +216,7 @@ class ConvertedGCN2(GraphLayer):
         return (1 - self.beta) * u + self.beta * conv(u)
 
 
-@rule(GINConv, "GIN, a network behind", [{"eps": 0.3}, {"aggr": "mean"}, {"nn": _narrowing}])
+@rule(GINConv, "GIN, a network behind", [{"eps": 0.3}, {"aggr": "mean"}, _NARROWING])
 class ConvertedGIN(GraphLayer):
     r""":math:`h(A^\top x + (1 + \epsilon) x)`, for a network h.
 

@@ -14,6 +14,8 @@ from torch_geometric.nn.conv import MessagePassing
 from ..convert.registry import Unchanged, apply_rule, check_as_made
 
 _OF_CALLS = ("_cached", "_evaluators", "_flat_weights")  # names of what calls keep, such as weights that once were
+_UNREAD = ("training", "forward")  # attributes that are no options
+_MESSAGES = ("_propagate", "_message", "_aggregate", "_edge_update")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -146,7 +148,7 @@ class Evaluator:
         inner = [one for one in layer.modules() if one is not layer]
         self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
         every = [found for one in layer.modules() for found in vars(one).items()]
-        self.hooks += [table for name, table in every if name.endswith("_hooks") and _of_messages(name)]
+        self.hooks += [table for name, table in every if name.endswith("_hooks") and name.startswith(_MESSAGES)]
         self.explained = [vars(one) for one in inner if isinstance(one, MessagePassing)]
         self.members: list[
             tuple[dict[str, Any], str, Any]
@@ -155,7 +157,8 @@ class Evaluator:
             self.members += [(one._modules, name, child) for name, child in one._modules.items()]
             self.members += [(one._parameters, name, None) for name, p in one._parameters.items() if p is None]
         for one in inner:
-            options = [(name, value) for name, value in vars(one).items() if _option(name, value)]
+            options = ((name, value) for name, value in vars(one).items() if not isinstance(value, Tensor))
+            options = ((name, value) for name, value in options if name[:1] != "_" and name not in _UNREAD)
             self.members += [(vars(one), name, value) for name, value in (("forward", None), *options)]
         self.constants = [(b, _version(b)) for b in layer.buffers()]
 
@@ -227,11 +230,3 @@ def _storage(t: Tensor) -> int:
 def _draws(part: nn.Module) -> bool:
     """Whether a module draws random numbers in training."""
     return bool(getattr(part, "dropout", 0.0) or getattr(part, "draws", False)) or isinstance(part, _DropoutNd)
-
-
-def _option(name: str, value: Any) -> bool:
-    return not (name.startswith("_") or name in ("training", "forward") or isinstance(value, Tensor))
-
-
-def _of_messages(name: str) -> bool:
-    return name.startswith(("_propagate", "_message", "_aggregate", "_edge_update"))

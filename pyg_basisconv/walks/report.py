@@ -220,11 +220,6 @@ def _labels(graph: NamedGraph, path: str) -> Tensor:
     return labels
 
 
-def _quoted(text: str) -> str:
-    """A string of TOML, which escapes one character more than JSON does."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def text_of_suggested(found: Mapping[str, Any]) -> str:
     """A table [sorts] in TOML, with what each sort explains in comments."""
     lines = [f"[sorts] # suggested for {printed(found['target'])}, best first"]
@@ -232,6 +227,9 @@ def text_of_suggested(found: Mapping[str, Any]) -> str:
         lines.append("# none: no sort tells more than how frequent each end is")
     for sort in found["sorts"]:
         numbers = ", ".join(f"{name} {sort[name]:.1%}" for name in ("gain", "coverage", "confidence"))
-        lines += ["", f"{sort['name']} = {_quoted(sort['sort'])} # {numbers}"]
+        written = json.dumps(sort["sort"], ensure_ascii=False).replace(
+            "\x7f", "\\u007f"
+        )  # unlike JSON
+        lines += ["", f"{sort['name']} = {written} # {numbers}"]
         lines += [f"# {' - '.join(map(printed, walk))}" for walk in sort["examples"]]
     return "\n".join(lines)
