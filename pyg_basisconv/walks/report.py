@@ -227,9 +227,7 @@ def text_of_suggested(found: Mapping[str, Any]) -> str:
         lines.append("# none: no sort tells more than how frequent each end is")
     for sort in found["sorts"]:
         numbers = ", ".join(f"{name} {sort[name]:.1%}" for name in ("gain", "coverage", "confidence"))
-        written = json.dumps(sort["sort"], ensure_ascii=False).replace(
-            "\x7f", "\\u007f"
-        )  # unlike JSON
+        written = json.dumps(sort["sort"], ensure_ascii=False).replace("\x7f", "\\u007f")  # unlike JSON
         lines += ["", f"{sort['name']} = {written} # {numbers}"]
         lines += [f"# {' - '.join(map(printed, walk))}" for walk in sort["examples"]]
     return "\n".join(lines)
