@@ -183,8 +183,7 @@ class Basis(nn.Module):
         key = self.key
         if key is None or graph.learns or graph.mask is not None:
             return self._made(graph)
-        bound: BoundBasis = memo(graph._memo, (key, self.has_custom and self.training), self._made, graph.plain)
-        return bound
+        return memo(graph._memo, (key, self.has_custom and self.training), self._made, graph.plain)
 
     def _made(self, graph: Graph) -> BoundBasis:
         bound = self.build(graph)

@@ -1,7 +1,7 @@
 """Bound families: K matrices on a graph, ready to be applied."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from .orders.native import Native, after_theta
 from .portable import with_plain
 from .sparse import Evaluate, Sparse
 from .theta import Theta
+
+_T = TypeVar("_T")
 
 # Constructors that basis.py and this file call, and files above them define and register: of `+`, `@` and `.T`, and of
 # families with written-out edges.
@@ -118,7 +120,7 @@ class BoundBasis:
         """Derived results, see `keep`."""
         return {}
 
-    def keep(self, name: Hashable, build: Callable[[], Any]) -> Any:
+    def keep(self, name: Hashable, build: Callable[[], _T]) -> _T:
         """The result of `build()`, cached unless a gradient passes through the matrices."""
         held = self._held
         return memo(held, name, build) if name in held or not self.requires_grad else build()
@@ -130,7 +132,7 @@ class BoundBasis:
     @property
     def explicit(self) -> "Explicit":
         """The same family with its edges written out."""
-        return self.keep("explicit", lambda: CONSTRUCTORS["explicit"](self.K, self.M, self.N, self.edges()))  # type: ignore[no-any-return]
+        return self.keep("explicit", lambda: CONSTRUCTORS["explicit"](self.K, self.M, self.N, self.edges()))
 
     def iterate(self, x: Tensor) -> Iterable[Tensor]:
         """The K products A_k^T x, (*, N, P) each, one at a time."""
@@ -304,7 +306,7 @@ class BoundBasis:
     @property
     def kept_entries(self) -> Entries:
         """`find_entries`, cached unless a gradient passes through the matrices."""
-        return self.keep("entries", self.find_entries)  # type: ignore[no-any-return]
+        return self.keep("entries", self.find_entries)
 
     def to_coo(self) -> Tensor:
         """The whole family as one sparse tensor, (K, M, N), coalesced."""
@@ -325,7 +327,7 @@ class BoundBasis:
             eye = torch.eye(self.M, dtype=self.dtype, device=self.device)
             return self.expand(eye.expand(*self.batch, self.M, self.M)).transpose(-1, -2)
 
-        return self.keep("dense", write)  # type: ignore[no-any-return]
+        return self.keep("dense", write)
 
     def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
         """The K products A_k^T x of an x without gradient, cached while x exists unchanged. Do not write to them."""
@@ -335,12 +337,12 @@ class BoundBasis:
             own = x.untyped_storage()._cdata
             return tuple(u.clone() if u.untyped_storage()._cdata == own else u for u in self.iterate(x))
 
-        return self._held.setdefault("expansions", IdentityCache()).get((x,), None, build)  # type: ignore[no-any-return]
+        return self._held.setdefault("expansions", IdentityCache()).get((x,), None, build)
 
     def known_rows(self, x: Tensor) -> Tensor:
         """The same side by side, (N, K P)."""
         kept = self._held.setdefault("rows", IdentityCache())
-        return kept.get((x,), None, lambda: torch.cat(list(self.iterate(x)), -1))  # type: ignore[no-any-return]
+        return kept.get((x,), None, lambda: torch.cat(list(self.iterate(x)), -1))
 
     @property
     def requires_grad(self) -> bool:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,10 +29,12 @@ _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here take
 class cached_property(functools.cached_property[_T]):
     """Python's, as it is from 3.12 on: before, one lock serves all instances, and a fork may leave it locked."""
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is None:
-            return self
-        return vars(instance).setdefault(self.attrname, self.func(instance))
+    if not TYPE_CHECKING:  # there, it has the type that Python's has
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                return self
+            return vars(instance).setdefault(self.attrname, self.func(instance))
 
 
 def outside_inference_mode(build: Callable[..., _T], *args: Any) -> _T:
@@ -43,19 +45,21 @@ def outside_inference_mode(build: Callable[..., _T], *args: Any) -> _T:
         return build(*args)
 
 
-class kept(cached_property[Any]):
+class kept(cached_property[_T]):
     """A cached property that holds tensors. They are made outside of inference mode, as later calls may train.
 
     Nothing is cached in the portable path, where tensors may be fake ones, or belong to a transform.
     """
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is None:
-            return self
-        return memo(vars(instance), self.attrname, self.func, instance)
+    if not TYPE_CHECKING:
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                return self
+            return memo(vars(instance), self.attrname, self.func, instance)
 
 
-def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., Any], *args: Any) -> Any:
+def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., _T], *args: Any) -> _T:
     """The result of `build(*args)`, cached in a dictionary under `key`, as `kept` does for attributes."""
     found = store.get(key, _MISSING)
     if found is not _MISSING:
@@ -191,7 +195,7 @@ def _fingerprint(t: Tensor) -> tuple[int, int] | None:
     """128 bits that depend on all numbers of a tensor; None where there is no kernel for it."""
     if KERNELS is None or not (type(t) in _PLAIN and t.is_cpu and t.is_contiguous()) or t.is_neg():
         return None
-    return KERNELS.fingerprint(t.data_ptr(), t.nbytes)  # type: ignore[no-any-return]
+    return KERNELS.fingerprint(t.data_ptr(), t.nbytes)
 
 
 class Entry(NamedTuple):
@@ -232,9 +236,9 @@ class IdentityCache:
         self,
         tensors: tuple[Tensor | None, ...],
         extra: Hashable,
-        build: Callable[[], Any],
+        build: Callable[[], _T],
         seen: Witness | None = None,
-    ) -> Any:
+    ) -> _T:
         """The result of `build()`, cached under these very tensors and `extra`.
 
         seen: a witness of the tensors from before the call, where there is one.
@@ -266,7 +270,7 @@ class IdentityCache:
             self._entries[place] = Entry(witness, value)
         return value
 
-    def _without_tensors(self, key: Hashable, build: Callable[[], Any]) -> Any:
+    def _without_tensors(self, key: Hashable, build: Callable[[], _T]) -> _T:
         found = self._lasting.pop(key, None)
         if found is None:
             found = outside_inference_mode(build)

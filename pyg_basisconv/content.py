@@ -229,7 +229,7 @@ class Content:
                 rows = rows.movedim(-2, 0).flatten(1)
             found = entries.rows_of_edges(rows) if self.has_edge_rows else spmm(rows, None, entries.each_pair)
             self._shared[key] = found.unflatten(1, (*lead, z.shape[-1])).movedim(0, -2) if lead else found
-        return self._shared[key]  # type: ignore[no-any-return]
+        return self._shared[key]
 
     def edge_products(self, entries: Entries, map: Affine) -> Tensor:
         """(E, K D) the map of the edges' features at the entries, without a bias, in the dtype of scores.
@@ -242,7 +242,7 @@ class Content:
             found = all_heads(*self.mapped_edges(entries, map))
             self.mapped.append(Mapped(2, (map,), (found,)))
             self._shared[key] = found, own
-        return self._shared[key][0]  # type: ignore[no-any-return]
+        return self._shared[key][0]
 
     def values_at(self, entries: Entries) -> Valued | None:
         """The values of the edges at the entries, (E, K D); None if edges have none."""

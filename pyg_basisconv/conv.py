@@ -280,11 +280,11 @@ class BasisConv(MessagePassing):
 
     def _basis_for(self, call: Call) -> Basis:
         """The basis for the graph of a call. Layers of PyG may need different ones for different layouts of edges."""
-        return self._modules["basis"]  # type: ignore[return-value]
+        return self._modules["basis"]
 
     def _edge_weight(self, call: Call) -> Tensor | None:
         """The weights of the edges of a call; some layers of PyG make them of other numbers."""
-        return call.edge_weight  # type: ignore[no-any-return]
+        return call.edge_weight
 
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, if the parameter and the family have one."""
@@ -394,8 +394,7 @@ class BasisConv(MessagePassing):
                     N = basis.sized(source.shape[-2], None, None, grid_shape(given.get("grid")))[1]
             if N is None:
                 N = source.shape[-2]
-        y: Tensor = source.new_empty(*source.shape[:-2], N, self.theta.outputs(source.shape[-1]))
-        return y
+        return source.new_empty(*source.shape[:-2], N, self.theta.outputs(source.shape[-1]))
 
     def _contracted(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
         theta, bias, problem = self.theta, self.bias, chosen.problem
@@ -532,7 +531,7 @@ def _run_step(step: Step, family: BoundBasis | None, reads: Reader, layer: Basis
     """An order in one step, with a family that is the same in each call."""
     A = call.edge_index if family is None else family
     x = call.x if reads is whole else reads(call.x)
-    return step(layer._modules["theta"], x, param(layer, "bias"), A)  # type: ignore[arg-type]
+    return step(layer._modules["theta"], x, param(layer, "bias"), A)
 
 
 def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:

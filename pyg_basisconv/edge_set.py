@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from .kernels import Matchings, Pairs, Pattern, spmm
 from .kernels.lists import Array
 from .kernels.pattern import index_dtype
 from .portable import checked, with_plain
+
+_T = TypeVar("_T")
 
 
 class EdgeSet:
@@ -88,7 +90,7 @@ class EdgeSet:
         """(E,) the matrix of each edge."""
         return torch.zeros_like(self.source) if self.K == 1 or self.type is None else self.type
 
-    def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, build: Callable[[], _T]) -> _T:
         """The result of `build()`, cached under `key`."""
         return memo(self._memo, key, build)
 
@@ -100,7 +102,7 @@ class EdgeSet:
         def build() -> EdgeSet:
             return EdgeSet(K, self.M, self.N, self.type, self.source, self.target, self.alive)
 
-        return self.memo(("with types", K), build)  # type: ignore[no-any-return]
+        return self.memo(("with types", K), build)
 
     def at_source(self, values: Tensor) -> Tensor:
         """(M,) -> (E,) the value of each edge's source."""

@@ -75,7 +75,7 @@ class Entries:
             places = index(m.long(), n.long() + self.first).to(index_dtype(size))
             return Pattern(places, n, size, self.N)
 
-        return memo(self._lookups, name, build)  # type: ignore[no-any-return]
+        return memo(self._lookups, name, build)
 
     def _incidence(self, more: int) -> tuple[Pattern, Tensor | None]:
         edge, row, which = _of_edges(cast(Tensor, self.edge_ids), self.pattern.row)
@@ -88,7 +88,7 @@ class Entries:
         The second part says which entries these are, as others have no edge: their positions, or None for all. In the
         portable path all are there, those of no edge at the first one, and it is (E,) which of them have an edge.
         """
-        return memo(self._lookups, ("incidence", more), lambda: self._incidence(more))  # type: ignore[no-any-return]
+        return memo(self._lookups, ("incidence", more), lambda: self._incidence(more))
 
     def runs(self, size: int) -> list["Entries"]:
         """The entries, split into ranges of whole targets with about `size` entries; cached."""

@@ -1,7 +1,7 @@
 """A graph: edges with weights and types, and cached results that were derived from them. `reading` makes it."""
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from .kernels.grids import Ints
 from .kernels.lists import List, lists_of
 from .kernels.op import acc_dtype
 from .portable import with_plain
+
+_T = TypeVar("_T")
 
 _CPU = torch.device("cpu")
 Counts = tuple[int | None, int | None]  # (M, N), None for unknown ones
@@ -201,7 +203,7 @@ class Graph:
         """Whether derived results depend on weights that learn or on a mask, so that they may not be cached."""
         return self.learns or self.mask is not None
 
-    def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, build: Callable[[], _T]) -> _T:
         """The result of `build()`, cached under `key` unless `differentiable`."""
         if self.differentiable:
             return build()
@@ -250,5 +252,5 @@ def grid_shape(grid: Any) -> Ints | None:
 
 def _unless_traced(fix: str) -> str:
     """What to do about sizes that are no integers: `torch.jit.trace` makes tensors of them."""
-    traced = torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
     return "use torch.export in place of torch.jit.trace" if traced else fix

@@ -99,7 +99,7 @@ class Programs:
         kept = self._kept.get(key)
         if kept is None or (kept.witness.compares and not kept.witness.agrees(_parts(call))):
             return None
-        return kept.value  # type: ignore[no-any-return]
+        return kept.value
 
     def keep(self, key: Hashable, call: Call, program: Program, seen: Witness) -> None:
         """Keeps a program, unless the tensors that it was made from have changed meanwhile.

@@ -78,8 +78,7 @@ def read_graph(
             check_form(name, t)
     given = _Arguments(edges, edge_weight, edge_type, M, N, dtype, device, batch, lambda_max, target_row, sources, grid)
     known = (edges.form, M, N, dtype, device, lambda_max if eigen is None else None, target_row, sources, grid)
-    graph: Graph = _GRAPHS.get((*edges.tensors, *numbers.values()), known, given.read, seen)
-    return graph
+    return _GRAPHS.get((*edges.tensors, *numbers.values()), known, given.read, seen)
 
 
 class _Arguments(NamedTuple):

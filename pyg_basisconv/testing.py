@@ -39,8 +39,7 @@ class Action:
 
     def output(self, y: Tensor) -> Tensor:
         """The output, moved."""
-        moved: Tensor = self.input(y)
-        return moved
+        return self.input(y)
 
 
 def assert_equivariant(
@@ -352,8 +351,7 @@ def _take(x: Any, order: Sequence[int], axis: int) -> Tensor:
     if size != len(order):
         expected, fix = f"a tensor with {len(order)} nodes along axis {axis}", "number as many nodes as there are"
         reject("order", expected, shape_or_type(x), fix)
-    taken: Tensor = x.index_select(axis, torch.tensor(order, device=x.device))
-    return taken
+    return x.index_select(axis, torch.tensor(order, device=x.device))
 
 
 def _image(x: Any, axes: int) -> Tensor:

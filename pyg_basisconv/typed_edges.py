@@ -41,12 +41,12 @@ class TypedEdges(Explicit):
     @property
     def _into(self) -> Matrix:
         """From M sources to the K members of N targets."""
-        return self._expand.compressed  # type: ignore[no-any-return]
+        return self._expand.compressed
 
     @property
     def _from(self) -> Matrix:
         """From the K members of M sources to N targets."""
-        return self._combine.compressed  # type: ignore[no-any-return]
+        return self._combine.compressed
 
     def expand_rows(self, x: Tensor) -> Tensor:
         y = spmm_rows(x, *self._into)  # (N K, P)
@@ -95,7 +95,7 @@ class TypedEdges(Explicit):
             return None
         if self.learns or order is None:
             return permute(self.weight, order)
-        return self.keep(side, lambda: permute(cast(Tensor, self.weight), order))  # type: ignore[no-any-return]
+        return self.keep(side, lambda: permute(cast(Tensor, self.weight), order))
 
     @property
     def mixing(self) -> Work | None:
@@ -207,7 +207,7 @@ class SharedEdges(Explicit):
     @property
     def _matrices(self) -> list[Sparse]:
         # Views of weights that learn are made for each use, as an in-place update would detach older ones.
-        return self._columns() if self.learns else self.keep("columns", self._columns)  # type: ignore[no-any-return]
+        return self._columns() if self.learns else self.keep("columns", self._columns)
 
     def _columns(self) -> list[Sparse]:
         columns = self.weight.t().contiguous().unbind(0)  # (E,) each, as kernels read them

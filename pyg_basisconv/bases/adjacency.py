@@ -284,8 +284,7 @@ def _nodes(s: EdgeSet) -> Tensor:
 def _split(graph: Graph) -> _Split:
     s = graph.structure
     check_square(graph, "for self loops", "use a basis without self loops")
-    split: _Split = s.memo("split", lambda: _take_loops(s))
-    return split
+    return s.memo("split", lambda: _take_loops(s))
 
 
 def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[EdgeSet, Tensor | None]:

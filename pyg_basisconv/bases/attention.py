@@ -161,8 +161,7 @@ class Attention(Basis):
         plain = graph if graph.mask is None else graph.masked(None)
         if plain.learns or mask.key is None:
             return mask.on(plain).kept_entries
-        found: Entries = plain.memo(("entries", mask.key), lambda: mask.on(plain).kept_entries)
-        return found
+        return plain.memo(("entries", mask.key), lambda: mask.on(plain).kept_entries)
 
     def extra_repr(self) -> str:
         shown = [str(self.K), repr(self.mechanism)]

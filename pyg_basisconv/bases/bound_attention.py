@@ -235,7 +235,7 @@ class BoundAttention(MemberByMember):
             weight = self.weights().flatten(1)  # (K, B E)
             return _as_shared_edges(self.entries.pattern.copies(prod(self.batch)), weight, self.dtype)
 
-        return self.keep("explicit", write)  # type: ignore[no-any-return]
+        return self.keep("explicit", write)
 
     def edges(self) -> EdgeList:
         if self.batch:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from .adjacency import inverse_sqrt, reciprocal
 from .edges import count_types
 from .relations import Norm, normalised
 from .trie import ChainEnd, Factor, Key, Path, Trie
+
+_T = TypeVar("_T")
 
 _ENTRY = 24  # bytes per entry of a sparse matrix
 _MOST = 1e15  # walks from or to a node up to which float32 can represent their number and its inverse
@@ -169,7 +171,7 @@ class BoundWalks(BoundBasis):
         about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "norm", "binary", "turned")}
         return BoundWalks(**(about | changes))
 
-    def keep(self, name: Hashable, build: Callable[[], Any]) -> Any:
+    def keep(self, name: Hashable, build: Callable[[], _T]) -> _T:
         if name not in self._held and torch.compiler.is_exporting():
             refuse("basis", "walks that were applied once since they were bound", self)
         return super().keep(name, build)
@@ -177,12 +179,12 @@ class BoundWalks(BoundBasis):
     @property
     def forward(self) -> Trie:
         """The trie of chains from their beginnings."""
-        return self.keep("forward", lambda: self._trie(self.turned))  # type: ignore[no-any-return]
+        return self.keep("forward", lambda: self._trie(self.turned))
 
     @property
     def backward(self) -> Trie:
         """The trie of chains from their ends, with all factors transposed."""
-        return self.keep("backward", lambda: self._trie(not self.turned))  # type: ignore[no-any-return]
+        return self.keep("backward", lambda: self._trie(not self.turned))
 
     def _trie(self, turned: bool) -> Trie:
         chains, others, dtype = self._chains
@@ -201,7 +203,7 @@ class BoundWalks(BoundBasis):
     @property
     def _chains(self) -> _Chains:
         """The chains: the sorts, or for `binary` products that are built; with diagonal factors for the norm."""
-        return self.keep("chains", self._build_chains)  # type: ignore[no-any-return]
+        return self.keep("chains", self._build_chains)
 
     def _build_chains(self) -> _Chains:
         if self.norm is not None:

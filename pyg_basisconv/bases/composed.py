@@ -17,11 +17,12 @@ class Composed(Basis):
     """A basis made of others."""
 
     keeps_members = False  # True if matrix k is made of matrix k of its part alone
+    parts: Sequence[Basis]  # a `ModuleList`, which registers them
 
     def __init__(self, K: int, *parts: Basis) -> None:
         super().__init__(K)
         self.depth = check_depth("basis", *parts)
-        self.parts = torch.nn.ModuleList(parts)
+        self.parts = torch.nn.ModuleList(parts)  # type: ignore[assignment]
         self.needs_edges = any(part.needs_edges for part in parts)
         self.reads_target = any(part.reads_target for part in parts)
         self.reads_content = any(part.reads_content for part in parts)
@@ -33,7 +34,7 @@ class Composed(Basis):
 
     @property
     def variance_gains(self) -> Sequence[float]:
-        return self.parts[0].variance_gains if self.keeps_members else super().variance_gains  # type: ignore[return-value]
+        return self.parts[0].variance_gains if self.keeps_members else super().variance_gains
 
     @property
     def _parts(self) -> Iterable[Basis]:
@@ -50,11 +51,11 @@ class Composed(Basis):
         return M, N
 
     def target_shape(self, grid: Ints) -> Ints | None:
-        return next((r for part in self.parts if (r := part.target_shape(grid)) is not None), None)  # type: ignore[operator]
+        return next((r for part in self.parts if (r := part.target_shape(grid)) is not None), None)
 
     def reset_parameters(self) -> None:
         for part in self.parts:
-            part.reset_parameters()  # type: ignore[operator]
+            part.reset_parameters()
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None and not self.keeps_members:

@@ -50,7 +50,7 @@ class BoundComposition(Derived):
     @property
     def constant_weights(self) -> Tensor:
         """(J, N) the weight of each constant at each target."""
-        return self.keep("constants", self._numbers).clone()  # type: ignore[no-any-return]
+        return self.keep("constants", self._numbers).clone()
 
     def _numbers(self) -> Tensor:
         constants = self._constants
@@ -119,24 +119,24 @@ class Composition(Composed):
 
     @property
     def target_axes(self) -> int | None:
-        return self.parts[0].target_axes  # type: ignore[return-value]
+        return self.parts[0].target_axes
 
     def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
-        return self.parts[0].sized(M, N, batch, grid)  # type: ignore[operator, no-any-return]
+        return self.parts[0].sized(M, N, batch, grid)
 
     def target_shape(self, grid: Ints) -> Ints | None:
-        return self.parts[0].target_shape(grid)  # type: ignore[operator, no-any-return]
+        return self.parts[0].target_shape(grid)
 
     def build(self, graph: Graph) -> BoundBasis:
         family, first, second = self.parts
-        together = family.on(graph)  # type: ignore[operator]
+        together = family.on(graph)
         nested = isinstance(first, Composition) or isinstance(second, Composition)
         if together.factors is not None and self._is_product and not nested:
             before, behind = together.factors
             return BoundComposition(together, before, behind, self.constants)
         if graph.grid is None and second.needs_edges and not (nested or self.constants.of_first):
-            return BoundComposition(together, None, second.on(graph.from_intermediate), self.constants)  # type: ignore[operator]
-        return BoundComposition(together, *bind_in_sequence(first, second, graph), self.constants)  # type: ignore[arg-type]
+            return BoundComposition(together, None, second.on(graph.from_intermediate), self.constants)
+        return BoundComposition(together, *bind_in_sequence(first, second, graph), self.constants)
 
     @property
     def _is_product(self) -> bool:
@@ -144,7 +144,7 @@ class Composition(Composed):
         family, *layers = self.parts
         own = [part.parts[0] if isinstance(part, Composition) else part for part in layers]
         factors = family.factors
-        return factors is not None and all(a is b for a, b in zip(factors, own, strict=True))  # type: ignore[arg-type]
+        return factors is not None and all(a is b for a, b in zip(factors, own, strict=True))
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
         both = self.as_composition(bound)

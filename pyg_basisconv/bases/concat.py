@@ -191,8 +191,7 @@ class BoundConcat(Derived):
 
     def native(self, theta: Theta, width: int) -> Native | None:
         one = self.stencil
-        found: Native | None = super().native(theta, width) if one is None else one.native(theta, width)
-        return found
+        return super().native(theta, width) if one is None else one.native(theta, width)
 
     @property
     def native_cost(self) -> tuple[int, int, int]:

@@ -66,8 +66,7 @@ class FiniteGroup:
         for a in range(G):  # (a b) c = a (b c) for all b and c at once
             if not torch.equal(t[t[a]], t[a][t]):
                 reject("group", "an associative product", f"(a b) c != a (b c) for a = {a}", "correct the table")
-        listed: list[list[int]] = t.tolist()
-        return listed
+        return t.tolist()
 
     def _checked_action(self, action: Any) -> list[list[list[int]]]:
         A = real(action)
@@ -84,8 +83,7 @@ class FiniteGroup:
         products = torch.einsum("aij,bjk->abik", A, A)
         if not torch.equal(products, A[torch.tensor(self.table, device=A.device)]):
             reject("action", "matrices that multiply as the group", "others", "action[a] @ action[b] = action[a b]")
-        listed: list[list[list[int]]] = A.tolist()
-        return listed
+        return A.tolist()
 
     @classmethod
     def _of_matrices(cls, matrices: Sequence[Tensor]) -> "FiniteGroup":

@@ -128,28 +128,28 @@ class Product(Composed):
     @property
     def factors(self) -> tuple[Basis, Basis]:  # type: ignore[override]
         first, second = self.parts
-        return first, second  # type: ignore[return-value]
+        return first, second
 
     @property
     def target_axes(self) -> int | None:
         first, second = self.parts
-        return (first if second.axes is None else second).target_axes  # type: ignore[return-value]
+        return (first if second.axes is None else second).target_axes
 
     def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         first, second = self.parts
-        M, between = first.sized(M, None, batch, grid)  # type: ignore[operator]
+        M, between = first.sized(M, None, batch, grid)
         on = None if grid is None else self._between(grid)
-        _, N = second.sized(between, N, batch, on)  # type: ignore[operator]
+        _, N = second.sized(between, N, batch, on)
         return M, between if N is None and not second.needs_edges else N
 
     def target_shape(self, grid: Ints) -> Ints | None:
         second, between = self.parts[1], self._between(grid)
-        found = second.target_shape(between)  # type: ignore[operator]
-        return between if found is None and not (second.needs_edges or second.pools) else found  # type: ignore[no-any-return]
+        found = second.target_shape(between)
+        return between if found is None and not (second.needs_edges or second.pools) else found
 
     def _between(self, grid: Ints) -> Ints:
         """The grid of the first factor's targets; that of the sources if the factor is not on a grid."""
-        found: Ints | None = self.parts[0].target_shape(grid)  # type: ignore[operator]
+        found: Ints | None = self.parts[0].target_shape(grid)
         return grid if found is None else found
 
     def bind_parts(self, graph: Graph) -> list[BoundBasis]:
@@ -177,7 +177,7 @@ def _factors(basis: Basis) -> list[Hashable]:
     """The keys of the factors of a product."""
     if type(basis) is not Product:
         return [basis.key]
-    return [key for part in basis.parts for key in _factors(part)]  # type: ignore[arg-type]
+    return [key for part in basis.parts for key in _factors(part)]
 
 
 def _bound_factors(bound: BoundBasis) -> list[Hashable]:

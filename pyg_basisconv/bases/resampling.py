@@ -100,7 +100,7 @@ class Resampling(Gridded):
         targets = [image.shape[2 + i] if (n := self.size[axis]) is None else n for i, axis in enumerate(axes)]
         n = len(axes)
         if self.mode == "average":
-            return {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}[n](image, targets)  # type: ignore[operator, arg-type]
+            return {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}[n](image, targets)  # type: ignore[arg-type]
         linear = self.mode == "linear"
         mode, corners = (_LINEAR[n], self.align_corners) if linear else (self.mode, None)
         if self.scale is None:

@@ -60,7 +60,7 @@ class Spline(EdgeFunctions):
         is_open: bool | Sequence[bool] = True,
         norm: Norm = None,
     ) -> None:
-        sizes: Ints = tuple(kernel_size) if isinstance(kernel_size, tuple | list) else (kernel_size,)  # type: ignore[assignment, arg-type]
+        sizes: Ints = tuple(kernel_size) if isinstance(kernel_size, tuple | list) else (kernel_size,)  # type: ignore[assignment]
         if not sizes:
             reject("kernel_size", "one size for each axis", kernel_size, "such as (5, 5)")
         check_count("degree", degree, most=max(PIECES))

@@ -26,16 +26,16 @@ class Transpose(Composed):
 
     @property
     def target_axes(self) -> int | None:
-        return self.parts[0].axes  # type: ignore[return-value]
+        return self.parts[0].axes
 
     def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
-        N, M = self.parts[0].sized(N, M, batch, self._inner(grid, batch))  # type: ignore[operator]
+        N, M = self.parts[0].sized(N, M, batch, self._inner(grid, batch))
         return M, N
 
     def target_shape(self, grid: Ints) -> Ints | None:
         if self.target_axes is None:
             return None
-        shapes = (getattr(part, "shape", None) for part in self.parts.modules())
+        shapes = (getattr(part, "shape", None) for part in self.modules())
         return next((shape for shape in shapes if shape is not None), grid)
 
     def build(self, graph: Graph) -> BoundBasis:
@@ -45,7 +45,7 @@ class Transpose(Composed):
         """The sources' grid of the family that is transposed: that of the call, unless it has its own."""
         if grid is None:
             return None
-        own: Any = self.parts[0].sized(None, None, batch, None)  # type: ignore[operator]
+        own: Any = self.parts[0].sized(None, None, batch, None)
         return grid if own[0] is None else None
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
@@ -53,7 +53,7 @@ class Transpose(Composed):
 
     @property
     def T(self) -> Basis:
-        return self.parts[0]  # type: ignore[return-value]
+        return self.parts[0]
 
     def __repr__(self) -> str:
         return f"{operand_repr(self.parts[0], self.precedence)}.T"

@@ -237,12 +237,11 @@ class Window(Gridded):
         places = self._places(graph.batch)
         assert self.shape is not None
         M = self.rows_of(graph, places.sources.shape[0])
-        bound: BoundSites = self._bound.get(
+        return self._bound.get(
             (self.sites, graph.batch),
             (M, graph.dtype),
             lambda: BoundSites(places, self.target_shape(cast(Ints, self.shape)), M, graph.dtype),
         )
-        return bound
 
     def _places(self, batch: Tensor | None) -> Sites:
         """The sites of sources and targets, cached for the same ones."""
@@ -262,8 +261,7 @@ class Window(Gridded):
                 self._found = self._found if portable() else found
             return found
 
-        places: Sites = self._bound.get((sites, batch), None, search)
-        return places
+        return self._bound.get((sites, batch), None, search)
 
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_found": None}  # copies search again

@@ -75,8 +75,7 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
     grad = torch.is_grad_enabled()
     needs = [grad and t.requires_grad for t in tensors]
     operator = torch.ops.basisconv.layer
-    found: list[Tensor] = operator(tensors, layer.serial, flat.text, flat.integers, needs, autocast)[0]
-    return found
+    return operator(tensors, layer.serial, flat.text, flat.integers, needs, autocast)[0]
 
 
 @torch.compiler.disable  # torch.compile would trace it when the operator runs

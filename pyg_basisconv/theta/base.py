@@ -96,7 +96,7 @@ class Theta(nn.Module):
         assert isinstance(self.weight, UninitializedParameter)
         shape = self.shape(self.K, P, self.Q)
         self.P = P
-        self.weight.materialize(shape)  # type: ignore[no-untyped-call]
+        self.weight.materialize(shape)
         self.reset_parameters()
 
     @property

@@ -200,7 +200,7 @@ class Separable(Theta):
 
     def complete(self, P: int) -> None:
         if isinstance(self.mix, UninitializedParameter):
-            self.mix.materialize(self._mixing(self.K, P))  # type: ignore[no-untyped-call]
+            self.mix.materialize(self._mixing(self.K, P))
         super().complete(P)
 
     def _mixing(self, K: int, P: int) -> tuple[int, ...]:
@@ -222,7 +222,7 @@ class Separable(Theta):
         if self.depthwise or self.H * (self.P + self.K) >= self.K * self.P:
             return project(x, self.dense())
         z = project(x, self.weight)  # (H, *, M, Q)
-        return torch.tensordot(self.mix.to(z.dtype), z, dims=([0], [0]))  # type: ignore[union-attr]
+        return torch.tensordot(self.mix.to(z.dtype), z, dims=([0], [0]))
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         mixed: list[Tensor] = []

@@ -63,7 +63,7 @@ class Chain(Full):
         self.Q = second.outputs(self.between)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Chain":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)
         if self.mixing is not None:  # restores constants that a narrower dtype has rounded, or meta has dropped
             self.mixing = torch.tensor(self._rows, dtype=torch.float64, device=self.mixing.device)
         return self
