@@ -323,13 +323,13 @@ class BasisConv(MessagePassing):
             on = None if observed or not self._is_plain(call) else content_step.on_graph
             return Evaluation(result, program, None if on is None else partial(_build_content_step, on))
         result = partial(self._in_order, inputs, family, chosen, call)
+        plain = usual and graph is not None and self._is_plain(call)
         if graph is not None and graph.learns:
-            program = partial(_run_order_of_weights, chosen, graph.holding_weight(None), reads)
-            build = partial(_build_order_of_weights, chosen) if usual and self._is_plain(call) else None
-            return Evaluation(result, program, build)
+            program = partial(_run_order_anew, chosen, graph.holding_weight(None), reads, False)
+            return Evaluation(result, program, partial(_build_order_anew, chosen) if plain else None)
         if graph is not None and self.basis.reads_content:
-            return Evaluation(result, partial(_run_content_order, chosen, graph, reads, observed))
-        build = partial(_build_order, chosen) if usual and graph is not None and self._is_plain(call) else None
+            return Evaluation(result, partial(_run_order_anew, chosen, graph, reads, observed))
+        build = partial(_build_order, chosen) if plain else None
         return Evaluation(result, partial(_run_order, chosen, kept, reads), build)
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan, call: Call) -> Tensor:
@@ -541,10 +541,16 @@ def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: Ba
 
 
 @fixed_mode
-def _run_order_of_weights(chosen: Plan, graph: Graph, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
-    """Any order, with a family whose weights learn."""
-    family = layer._basis_for(call).on(graph.holding_weight(layer._edge_weight(call)))
-    return layer._in_order(Inputs(reads(call.x), layer.theta), family, chosen, call)
+def _run_order_anew(chosen: Plan, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call) -> Any:
+    """Any order, with a family that is bound in each call: its weights learn, or it is computed from content."""
+    inputs, basis = Inputs(reads(call.x), layer.theta), layer._basis_for(call)
+    if graph.learns:
+        graph = graph.holding_weight(layer._edge_weight(call))
+    else:
+        graph = graph.holding(content_of(layer, call, graph, inputs, observed))
+    family = basis.on(graph) if observed else basis.build(graph)  # `on` records the origin, which the caller may read
+    y = layer._in_order(inputs, family, chosen, call)
+    return (y, family.matrices) if observed else y
 
 
 def _run_content_step(
@@ -565,16 +571,6 @@ def _run_content_step(
     if observed:
         found[1].origin = basis, graph.holding(content)
     return found
-
-
-@fixed_mode
-def _run_content_order(chosen: Plan, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call) -> Any:
-    """Any order, with a family that is computed from the content of the call."""
-    inputs, basis = Inputs(reads(call.x), layer.theta), layer.basis
-    read = graph.holding(content_of(layer, call, graph, inputs, observed))
-    family = basis.on(read) if observed else basis.build(read)  # `on` records the origin, which the caller may read
-    y = layer._in_order(inputs, family, chosen, call)
-    return (y, family.matrices) if observed else y
 
 
 # Programs for another graph: what builds them has its first argument from the first call, too.
@@ -619,9 +615,9 @@ def _build_order(chosen: Plan, basis: Basis, graph: Graph, reads: Reader) -> Pro
     return partial(_run_order, chosen, family, reads) if family.M == graph.M else None
 
 
-def _build_order_of_weights(chosen: Plan, basis: Basis, graph: Graph, reads: Reader) -> Program | None:
+def _build_order_anew(chosen: Plan, basis: Basis, graph: Graph, reads: Reader) -> Program | None:
     square = graph.M == graph.N
-    return partial(_run_order_of_weights, chosen, graph.holding_weight(None), reads) if square else None
+    return partial(_run_order_anew, chosen, graph.holding_weight(None), reads, False) if square else None
 
 
 def _build_content_step(

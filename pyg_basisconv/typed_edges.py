@@ -6,7 +6,7 @@ from typing import cast, overload
 import torch
 from torch import Tensor
 
-from .bound import CONSTRUCTORS, BoundBasis, EdgeList, Explicit
+from .bound import CONSTRUCTORS, EdgeList, Explicit
 from .cache import cached_property, kept, outside_inference_mode
 from .costs import Direction, Work
 from .edge_set import EdgeSet
@@ -334,19 +334,3 @@ def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
     if len(z) == 1:
         return like.unsqueeze(0)  # no copy
     return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
-
-
-def edges_of_matrices(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
-    """The edge list of members given as coalesced sparse matrices, (M, N) each; at least one."""
-    kinds = [torch.full((one._nnz(),), k, device=one.device) for k, one in enumerate(matrices)]
-    source, target = torch.cat([one.indices() for one in matrices], 1)
-    return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in matrices]).to(dtype))
-
-
-def matrix_and_identity(family: BoundBasis) -> tuple[Tensor, Tensor]:
-    """The one square matrix of a family, and the identity: (M, M), sparse, in float32 at least."""
-    dtype = acc_dtype(family.dtype)
-    nodes = torch.arange(family.M, device=family.device)
-    ones = torch.ones(family.M, dtype=dtype, device=family.device)
-    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M)).coalesce()
-    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye

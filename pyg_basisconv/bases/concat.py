@@ -262,7 +262,7 @@ class Concat(Composed):
             lists = part.listed(graph)
             if lists is None:
                 return None
-            found += [edges.from_member(start) for edges in lists] if start else lists
+            found += [edges.from_member(start) for edges in lists]
             start += part.K
         return found if lists_of(graph.dtype, self.K * max(graph.M, graph.N)) else None
 

@@ -11,9 +11,10 @@ from ..bound import Derived
 from ..errors import call_it, check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
+from ..kernels.op import acc_dtype
 from ..portable import any_seen, refuse
 from ..printing import arguments
-from ..typed_edges import ListedEdges, edges_of_matrices, matrix_and_identity, members
+from ..typed_edges import ListedEdges, members
 from .adjacency import Adjacency, Laplacian, check_square, single_matrix
 from .concat import BoundConcat
 
@@ -106,6 +107,22 @@ class BoundPolynomial(Derived):
     def work(self, direction: Direction) -> Work:
         steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2
         return self.operator.work("combine").times(steps)
+
+
+def edges_of_matrices(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
+    """The edge list of members given as coalesced sparse matrices, (M, N) each; at least one."""
+    kinds = [torch.full((one._nnz(),), k, device=one.device) for k, one in enumerate(matrices)]
+    source, target = torch.cat([one.indices() for one in matrices], 1)
+    return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in matrices]).to(dtype))
+
+
+def matrix_and_identity(family: BoundBasis) -> tuple[Tensor, Tensor]:
+    """The one square matrix of a family, and the identity: (M, M), sparse, in float32 at least."""
+    dtype = acc_dtype(family.dtype)
+    nodes = torch.arange(family.M, device=family.device)
+    ones = torch.ones(family.M, dtype=dtype, device=family.device)
+    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M)).coalesce()
+    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye
 
 
 def _add(total: Tensor | None, factor: float, z: Tensor) -> Tensor:

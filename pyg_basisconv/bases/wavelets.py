@@ -11,12 +11,12 @@ from ..errors import check_count, check_flags, reject
 from ..graph import Graph
 from ..portable import refuse
 from ..printing import arguments
-from ..typed_edges import edges_of_matrices, explicit, matrix_and_identity, members
+from ..typed_edges import explicit, members
 from .adjacency import Adjacency
 from .concat import BoundConcat
 from .identity import BoundIdentity
 from .mix import BoundMix
-from .polynomial import OfSquareMatrix
+from .polynomial import OfSquareMatrix, edges_of_matrices, matrix_and_identity
 
 MOST = 24  # scales; J scales take 2^(J - 1) steps
 
