@@ -99,6 +99,8 @@ class Split(Pass):
             [0., 0., 0., 1.]])
     """
 
+    splits, sums = True, False
+
     def __init__(self) -> None:
         super().__init__()
 
@@ -114,20 +116,6 @@ class Split(Pass):
     def project(self, x: Tensor) -> Members:
         return self.rows(x).unflatten(-1, (self.K, self.inner)).movedim(-2, 0)  # (K, *, M, D)
 
-    def contract(self, u: Iterable[Tensor]) -> Tensor:
-        return torch.cat([u_k[..., k * self.inner : (k + 1) * self.inner] for k, u_k in enumerate(u)], -1)
-
     def dense(self, width: int = -1) -> Tensor:
         group = torch.arange(self.P) // self.inner
         return torch.diag_embed((group == torch.arange(self.K)[:, None]).to(torch.get_default_dtype()))
-
-    def blocks(self, width: int) -> Blocks | None:
-        return None  # most of them are zeros
-
-    @property
-    def sums(self) -> bool:
-        return False
-
-    @property
-    def inner(self) -> int:
-        return self.P // self.K

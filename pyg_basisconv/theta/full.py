@@ -139,11 +139,11 @@ class Pass(Theta):
 
     def _own(self, x: Tensor, k: int) -> Tensor:
         """The channels that member k reads."""
-        return x.unflatten(-1, (self.K, -1)).select(-2, k) if self.combine == "split" else x
+        return x.unflatten(-1, (self.K, -1)).select(-2, k) if self.splits else x
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         pairs = zip((self._own(u_k, k) for k, u_k in enumerate(u)), self.scales, strict=True)
-        if self.combine == "concat":
+        if not self.sums:
             return torch.cat([_times(u_k, scale) for u_k, scale in pairs], -1)
         total: Tensor | None = None
         for u_k, scale in pairs:
@@ -160,7 +160,7 @@ class Pass(Theta):
         return both.flatten(2) if self.combine == "concat" else both.flatten(0, 1).transpose(0, 1)
 
     def blocks(self, width: int) -> Blocks | None:
-        if self.combine != "sum":
+        if self.splits or not self.sums:  # most of them are zeros
             return None
         return Blocks(
             torch.tensor(self.scales, dtype=torch.float64).view(-1, 1, 1, 1).expand(-1, self._input_width(width), 1, 1)
@@ -182,12 +182,17 @@ class Pass(Theta):
         return {"sum": Q, "concat": Q // self.K, "split": self.K * Q}[self.combine]
 
     @property
+    def splits(self) -> bool:
+        """Whether each member reads channels of its own."""
+        return self.combine == "split"
+
+    @property
     def sums(self) -> bool:
         return self.combine != "concat"
 
     @property
     def inner(self) -> int:
-        return self.Q if self.sums else self.P
+        return self.Q if self.sums else self.Q // self.K
 
     def extra_repr(self) -> str:
         return arguments(self, scale=1.0, combine="sum")
