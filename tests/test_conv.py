@@ -288,6 +288,20 @@ def test_reset_parameters() -> None:
             assert not torch.equal(first, conv.weight)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(Degree() @ Adjacency()).T",
+        "(Degree() + Adjacency()).T",
+        "Degree() @ (Adjacency() + Identity())",
+        "(Degree() + Adjacency()) @ Adjacency().T",
+        "Degree() @ Adjacency() + Identity()",
+    ],
+)
+def test_operators_are_in_brackets_where_they_have_to_be(text: str) -> None:
+    assert repr(eval(text, vars(bases))) == text
+
+
 def test_repr_is_a_value() -> None:
     for case in cases.CASES.values():
         basis = case.basis()
