@@ -1078,6 +1078,15 @@ def test_threads() -> None:
 # What a call costs.
 
 
+def test_calls_with_sizes_have_programs() -> None:
+    conv, x, edges = BasisConv(3, 2, bases.Adjacency()), torch.randn(5, 3), torch.tensor([[0, 1, 4], [2, 0, 1]])
+    for size in (None, 5, (5, 5), [5, None]):
+        before = len(conv._programs)
+        for _ in range(2):
+            conv(x, edges, size=size)
+        assert len(conv._programs) == before + 1, size
+
+
 def calls(run: Callable[[], object]) -> Counter[str]:
     """The Python calls inside of the package, by file."""
     home, found = str(Path(pyg_basisconv.__file__).parent), Counter[str]()

@@ -120,10 +120,10 @@ class Spline(EdgeFunctions):
 
     def values(self, z: Tensor) -> Tensor:
         """(E, D) -> (E, K) all splines, of which most are zero."""
-        nodes = torch.arange(z.shape[0], device=z.device)
-        edges, values = self._edges(EdgeSet(1, z.shape[0], z.shape[0], None, nodes, nodes), z), self._values(z)
+        nodes = torch.arange(len(z), device=z.device)
+        edges, values = self._edges(EdgeSet(1, len(z), len(z), None, nodes, nodes), z), self._values(z)
         place = edges.source.long() * self.K + edges.kinds.long()
-        return z.new_zeros(z.shape[0] * self.K).index_add(0, place, values.flatten()).view(z.shape[0], self.K)
+        return z.new_zeros(len(z) * self.K).index_add(0, place, values.flatten()).view(-1, self.K)
 
     def extra_repr(self) -> str:
         sizes = self.kernel_size if len(self.kernel_size) > 1 else self.kernel_size[0]

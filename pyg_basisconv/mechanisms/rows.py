@@ -75,16 +75,11 @@ class EdgeTerms:
 class ListedTerms:
     """Terms of entries that are the features of edges themselves, (E, K), in the order of these.
 
-    Kernels read them in this order; a sum with other terms is by target.
+    Kernels read them in this order.
     """
 
     def __init__(self, content: Content, entries: Entries) -> None:
         self.content, self.entries = content, entries
-
-    def __add__(self, other: "Tensor | EdgeTerms | ListedTerms") -> Tensor:
-        return self.tensor + as_tensor(other)
-
-    __radd__ = __add__
 
     @property
     def listed(self) -> Tensor:

@@ -339,7 +339,7 @@ def _labels(kind: str, options: Options, change: Any) -> Iterator[Case]:
         with default_dtype(y.dtype):
             return y * f(given[0] if given else y, edges, *given[1:]).to(y)
 
-    yield case([features(N, P)], times)
+    yield case([features(N, 1)], times)
     yield case([features(N, P)], lambda f, y: times(f, y, y, mask, weight.to(y), step))
     yield case([features(N, 1)], lambda f, y: times(f, y, torch.arange(N) % 3))
 
