@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,6 @@ from .build import META, basis_conv, check_dropout, fill, heads_of, parameter
 from .composite import Composite, copied
 from .registry import Unchanged, rule
 
-# From adjacency matrices (B, N, N), whose entry (n, m) is that of the edge m to n, to a mask of this shape, and to what
-# the features and the sums, which are smaller, are multiplied by, (B, N, 1), or None.
-Matrix = Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor | None]]
-
 
 class DenseLayer(Composite):
     r""":math:`A^\top x \Theta` for a matrix of each graph in a batch, and what PyG does around it.
@@ -28,25 +24,27 @@ class DenseLayer(Composite):
     Args:
         layer: that it replaces.
         conv: with an attention that reads the matrix as its mask.
-        matrix: makes the mask of the adjacency matrices, and their norm.
+        norm: 'mean', or 'sym', which multiplies the features as well as the sums; both are smaller than the matrices.
+        binary: whether entries only say where there is an edge.
         root: of the node's own features, added to the result.
         after: a function of the sum.
         loop: the entry of each node's loop, where the call asks for loops; None for a layer that adds none.
-        bias: of the sum, if `matrix` has a norm.
+        bias: of the sum, if there is a norm.
     """
 
     def __init__(
         self,
         layer: Any,
         conv: BasisConv,
-        matrix: Matrix,
+        norm: Literal["mean", "sym"] | None = None,
+        binary: bool = False,
         root: nn.Module | None = None,
         after: Callable[[Tensor], Tensor] | None = None,
         loop: float | None = None,
         bias: Tensor | None = None,
     ) -> None:
         super().__init__(layer)
-        self.conv, self.matrix, self.root, self.after, self.loop = conv, matrix, root, after, loop
+        self.conv, self.norm, self.binary, self.root, self.after, self.loop = conv, norm, binary, root, after, loop
         self.bias = parameter(bias)
 
     def forward(self, x: Tensor, adj: Tensor, mask: Tensor | None = None, add_loop: bool = True) -> Tensor:
@@ -55,11 +53,13 @@ class DenseLayer(Composite):
         if add_loop and self.loop is not None:
             adj = adj.clone()
             adj.diagonal(dim1=1, dim2=2).fill_(self.loop)
-        A, before, norm = self.matrix(adj)
+        norm = None if self.norm is None else adj.sum(-1, keepdim=True).clamp(min=1)
+        norm = norm if norm is None else norm.pow(-0.5) if self.norm == "sym" else 1 / norm
+        A = adj != 0 if self.binary else adj  # (B, N, N), whose entry (n, m) is that of the edge m to n
         if len(x) != len(A):
             batch = torch.broadcast_shapes(x.shape[:1], A.shape[:1])
             x, A = x.expand(*batch, -1, -1), A.expand(*batch, -1, -1)
-        y: Tensor = self.conv(x if before is None else x * before, mask=A.mT)
+        y: Tensor = self.conv(x * norm if norm is not None and self.norm == "sym" else x, mask=A.mT)
         y = y if norm is None else y * norm
         y = y if self.bias is None else y + self.bias
         own = self.own(x, add_loop)
@@ -70,23 +70,6 @@ class DenseLayer(Composite):
     def own(self, x: Tensor, add_loop: bool) -> Tensor | None:
         """What a node adds to the sum."""
         return None if self.root is None else self.root(x)
-
-
-def _given(adj: Tensor) -> tuple[Tensor, None, None]:
-    return adj, None, None
-
-
-def _mean(adj: Tensor) -> tuple[Tensor, None, Tensor]:
-    return adj, None, 1 / adj.sum(-1, keepdim=True).clamp(min=1)
-
-
-def _symmetric(adj: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    root = adj.sum(-1, keepdim=True).clamp(min=1).pow(-0.5)
-    return adj, root, root
-
-
-def _is_edge(adj: Tensor) -> tuple[Tensor, None, None]:
-    return adj != 0, None, None
 
 
 def _as_given() -> Attention:
@@ -103,7 +86,7 @@ def _matrices(linear: nn.Linear) -> Tensor:
 def gcn(layer: Any) -> nn.Module:
     """The symmetric norm of the matrix with its loops."""
     conv = basis_conv(layer, [layer.lin], _as_given())
-    return DenseLayer(layer, conv, _symmetric, loop=2.0 if layer.improved else 1.0, bias=layer.bias)
+    return DenseLayer(layer, conv, "sym", loop=2.0 if layer.improved else 1.0, bias=layer.bias)
 
 
 @rule(DenseGraphConv, "GraphConv, dense", [{"aggr": "mean"}])
@@ -113,8 +96,7 @@ def graph(layer: Any) -> nn.Module:
         raise Unchanged("aggr='max' is not linear")
     conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given())
     root = basis_conv(layer, _matrices(layer.lin_root), Identity())
-    matrix = _mean if layer.aggr == "mean" else _given
-    return DenseLayer(layer, conv, matrix, root, bias=layer.lin_rel.bias)
+    return DenseLayer(layer, conv, "mean" if layer.aggr == "mean" else None, root=root, bias=layer.lin_rel.bias)
 
 
 @rule(DenseSAGEConv, "SAGE, dense")
@@ -123,7 +105,7 @@ def sage(layer: Any) -> nn.Module:
     conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given())
     root = basis_conv(layer, _matrices(layer.lin_root), Identity(), layer.lin_root.bias)
     after = partial(F.normalize, p=2.0, dim=-1) if layer.normalize else None
-    return DenseLayer(layer, conv, _mean, root, after)
+    return DenseLayer(layer, conv, "mean", root=root, after=after)
 
 
 @rule(DenseGINConv, "GIN, dense", [{"train_eps": True, "eps": 0.3}])
@@ -131,7 +113,7 @@ class ConvertedDenseGIN(DenseLayer):
     """The sum over the neighbours and the node, weighted by 1 + eps, and then a network."""
 
     def __init__(self, layer: Any) -> None:
-        super().__init__(layer, basis_conv(layer, [], _as_given()), _given, after=copied(layer.nn))
+        super().__init__(layer, basis_conv(layer, [], _as_given()), after=copied(layer.nn))
         learns = isinstance(layer.eps, nn.Parameter)
         self.eps = parameter(layer.eps) if learns else float(layer.initial_eps if layer.eps.is_meta else layer.eps)
 
@@ -152,4 +134,4 @@ def gat(layer: Any) -> nn.Module:
     fill(conv.theta, weight=heads_of(layer.lin, layer.heads))
     fill(score, source=layer.att_src, target=layer.att_dst)
     conv.bias = parameter(layer.bias)
-    return DenseLayer(layer, conv, _is_edge, loop=1.0)
+    return DenseLayer(layer, conv, binary=True, loop=1.0)

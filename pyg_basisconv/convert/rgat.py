@@ -15,6 +15,7 @@ from ..content import Content
 from ..conv import BasisConv
 from ..entries import Entries
 from ..errors import reject
+from ..kernels.pattern import tally
 from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
 from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
@@ -178,7 +179,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
             total = self.sum((values, None), edges, size=(values.shape[0], N * R if self.within else N))
             total = total.unflatten(0, (R, N)).sum(0) if self.within else total
             return y + (total if self.mod == "f-additive" else total * self._per_head(self.w))
-        degree = torch.bincount(edges[1] % N, minlength=N).to(y.dtype).unsqueeze(-1)
+        degree = tally(edges[1] % N, N).to(y.dtype).unsqueeze(-1)
         if self.mod == "f-scaled":
             return y * degree
         hidden = (degree @ self.l1 + self.b1).relu()
