@@ -18,11 +18,11 @@ from ..program import Call
 from ..theta import Kernel, Pass
 from .build import META, check_parameters, parameter
 from .composite import Composite
-from .layers import repr_as
+from .layers import PrintsAsBase
 from .registry import Options, Unchanged, add_checks, combinations, rule
 
 
-class ConvertedGrid(GridConv):
+class ConvertedGrid(PrintsAsBase, GridConv):
     """A `GridConv` that takes the call of the layer of torch that it replaces."""
 
     basis: Window
@@ -38,9 +38,6 @@ class ConvertedGrid(GridConv):
         y = self._images(image.squeeze(0) if single else image, bound)
         # An image of one channel has both formats; torch's kernels then return the plain one.
         return y.contiguous(memory_format=self.memory_format) if image.shape[1] == 1 and not single else y
-
-    def __repr__(self) -> str:
-        return repr_as(self, GridConv)
 
     def _images(self, image: Tensor, bound: BoundBasis | None = None) -> Tensor:
         return self._run(Call(image, bound, image=True), False)

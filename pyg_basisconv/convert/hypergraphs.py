@@ -23,7 +23,7 @@ from ..theta import Heads
 from .attention import attention_conv
 from .build import basis_conv, check_initialized, check_sum, fill, heads_of
 from .composite import GraphLayer
-from .layers import repr_as
+from .layers import PrintsAsBase
 from .operator_module import OperatorModule, promoted
 from .registry import combinations, rule
 
@@ -82,7 +82,7 @@ def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     return power_or_zero(count, -1.0), power_or_zero(degree, -1.0)
 
 
-class ConvertedHypergraph(BasisConv):
+class ConvertedHypergraph(PrintsAsBase, BasisConv):
     """A `BasisConv` over `Hyperedges`, with the call of HypergraphConv."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
@@ -91,9 +91,6 @@ class ConvertedHypergraph(BasisConv):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:  # type: ignore[override]
         """The plan of a call; takes what the PyG layer takes."""
         return super().plan(*self._arguments(*args, **kwargs))
-
-    def __repr__(self) -> str:
-        return repr_as(self, BasisConv)
 
     def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         return super().fake_result({"x": given["x"]}, unknown)  # the targets are the nodes again

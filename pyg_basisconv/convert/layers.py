@@ -125,7 +125,15 @@ def _coalesce(edge_index: Tensor) -> Tensor:
     return _COALESCED.get(tensors, edge_index.shape, edge_index.coalesce)
 
 
-class Converted(BasisConv):
+class PrintsAsBase:
+    """A layer that prints under the name of its base class of the package, so that it can be typed."""
+
+    def __repr__(self) -> str:
+        kind = next(one for one in type(self).__mro__ if not one.__module__.startswith(__package__))
+        return super().__repr__().replace(type(self).__name__, kind.__name__, 1)
+
+
+class Converted(PrintsAsBase, BasisConv):
     """A `BasisConv` that takes the call of the PyG layer it replaces.
 
     Args:
@@ -151,9 +159,6 @@ class Converted(BasisConv):
         """The plan of a call; takes what the PyG layer takes."""
         return super().plan(*self.call.arguments(args, kwargs))
 
-    def __repr__(self) -> str:
-        return repr_as(self, BasisConv)
-
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
         return super()._choose(bound, self.messages if messages else order)
@@ -161,11 +166,6 @@ class Converted(BasisConv):
     def _basis_for(self, call: Call) -> Basis:
         own = super()._basis_for(call)
         return self.others.get(_graph_form(call.edge_index, call.edge_weight), own) if self.others else own
-
-
-def repr_as(layer: BasisConv, kind: type[BasisConv]) -> str:
-    """The repr of a layer under the name of its base class, so that it can be typed."""
-    return BasisConv.__repr__(layer).replace(type(layer).__name__, kind.__name__, 1)
 
 
 def _graph_form(edge_index: Any, edge_weight: Tensor | None) -> str:

@@ -18,7 +18,7 @@ from ..theta import Full, Pass
 from .build import META, check_parameters, parameter
 from .composite import Composite
 from .grids import weight_of
-from .layers import repr_as
+from .layers import PrintsAsBase
 from .registry import Options, Unchanged, combinations, rule
 
 
@@ -152,15 +152,12 @@ rule(nn.GRUCell, "GRU cell", alone=True)(ConvertedCell)
 rule(nn.LSTMCell, "LSTM cell", alone=True)(ConvertedCell)
 
 
-class ConvertedLinear(BasisConv):
+class ConvertedLinear(PrintsAsBase, BasisConv):
     r"""A `BasisConv` with the call of a `torch.nn.Linear`, which takes (P,) and (\*, P)."""
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
         y: Tensor = self._run(Call(input.unsqueeze(0) if input.dim() == 1 else input), False)
         return y.squeeze(0) if input.dim() == 1 else y
-
-    def __repr__(self) -> str:
-        return repr_as(self, BasisConv)
 
 
 @rule(nn.Linear, "fully connected", [{"in_features": 1}, {"out_features": 1, "bias": False}], alone=True)
