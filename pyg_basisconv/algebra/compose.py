@@ -19,7 +19,7 @@ from ..grid import GridConv
 from ..plan import Plan
 from ..theta import Chain, Pass, Theta
 from .affine import LINEARS, NORMS, of_linear, of_norm, unwrapped
-from .products import Joined, Rows, join
+from .products import Joined, Rows, join, products_of
 from .tracing import hooked
 
 # Subclasses may compute something else.
@@ -70,7 +70,7 @@ def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> Bas
     any_constants = any(constants) or one.theta.has_constants or then.theta.has_constants
 
     def joined(first: Basis, second: Basis) -> Joined:
-        found = join(first, second) if same_graph else Joined(_family(first) @ _family(second))
+        found = join(first, second) if same_graph else Joined(products_of(first) @ products_of(second))
         return found._replace(basis=Composition(first, second, constants, found.basis)) if any_constants else found
 
     both = joined(one.basis, then.basis)
@@ -277,10 +277,6 @@ def _common_call(one: BasisConv, then: BasisConv) -> tuple[Signature | None, dic
 def _reads(layer: BasisConv, name: str) -> Basis:
     """The basis of a layer for a layout of graphs."""
     return layer.others.get(name, layer.basis) if isinstance(layer, Converted) else layer.basis
-
-
-def _family(basis: Basis) -> Basis:
-    return basis.parts[0] if isinstance(basis, Composition) else basis  # type: ignore[return-value]
 
 
 def _chained(one: BasisConv, then: BasisConv, mixtures: Rows | None) -> Theta:

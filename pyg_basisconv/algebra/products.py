@@ -55,12 +55,17 @@ def join(first: Basis, second: Basis) -> Joined:
     >>> join(bases.Adjacency(), bases.Chebyshev(2)).basis
     Adjacency() @ Chebyshev(K=2)
     """
-    first, second = (b.parts[0] if isinstance(b, Composition) else b for b in (first, second))  # type: ignore[assignment]
+    first, second = products_of(first), products_of(second)
     for rule in (_identity, _polynomials, _windows, _shifts, _walks, _parts):
         joined = rule(first, second)
         if joined is not None:
             return joined
     return Joined(Product(first, second))
+
+
+def products_of(basis: Basis) -> Basis:
+    """The family of a composition, without its constants; any other family itself."""
+    return basis.parts[0] if isinstance(basis, Composition) else basis  # type: ignore[return-value]
 
 
 def _identity(first: Basis, second: Basis) -> Joined | None:

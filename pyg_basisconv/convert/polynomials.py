@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 from torch import Tensor, nn
 from torch_geometric.nn import APPNP, ChebConv, GCNConv, LGConv, MixHopConv, PANConv, SGConv, SSGConv, TAGConv
 from torch_geometric.nn.dense.linear import Linear
@@ -231,7 +231,7 @@ def _matrix(found: Paths, value: Tensor, N: int) -> Any:
 def _paths(edges: Tensor, values: Tensor | None, N: int, L: int, dtype: torch.dtype) -> Paths:
     source, target = edges.cpu().numpy()
     weight = np.ones(len(source)) if values is None else values.detach().cpu().double().numpy()
-    A, power = csr_array((weight, (target, source)), (N, N)), _identity(N)
+    A, power = csr_array((weight, (target, source)), (N, N)), eye_array(N, format="csr")
     powers = [power, *(power := power @ A for _ in range(L))]
     pairs = [p.tocoo() for p in powers]
     places = [p.row.astype(np.int64) * N + p.col for p in pairs]
@@ -244,7 +244,3 @@ def _paths(edges: Tensor, values: Tensor | None, N: int, L: int, dtype: torch.dt
     inverse = degree.pow(-0.5).masked_fill(degree == 0, 0)
     share = inverse[row] * inverse[column]
     return Paths(row, column, torch.from_numpy(counts).to(edges.device, dtype), share, inverse.unsqueeze(1))
-
-
-def _identity(N: int) -> csr_array:
-    return csr_array((np.ones(N), np.arange(N), np.arange(N + 1)), (N, N))
