@@ -139,7 +139,8 @@ def counts(conv: Any, x: Tensor, edges: Tensor, size: tuple[int, int], kind: Ten
     if conv.explain:
         graph = read_graph(edges, None, kind, size=size, dtype=x.dtype, device=x.device, flow=conv.flow)
         return sums_of(conv.basis.on(conv.masked(graph)), x.new_empty(size[0], 1)).squeeze(-1).t()
-    count = count_edges(edges, size[1], x.dtype, conv.flow, kind, conv.basis.K)
+    types = () if kind is None else (kind, conv.basis.K)
+    count = count_edges(edges, size[1], x.dtype, conv.flow, *types)
     return count.clamp(max=1) if conv.basis.norm == "mean" else count
 
 
