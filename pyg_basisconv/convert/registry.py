@@ -136,7 +136,7 @@ def file_of(layer: type) -> str:
     """The file of this folder that has the rule of a layer.
 
     >>> file_of(nn.GRU)
-    'recurrent.py'
+    'rows.py'
     """
     return _RULES[layer].rebuild.__module__.rpartition(".")[2] + ".py"
 
