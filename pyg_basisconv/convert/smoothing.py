@@ -55,12 +55,17 @@ class ConvertedFA(AttentionLayer):
         self.looped = layer.normalize and layer.add_self_loops
 
     def edges(self, edge_index: Any, count: int) -> CallEdges:
-        """The edges; PyG adds loops to those that a sparse matrix has, and replaces those of a SparseTensor."""
-        if isinstance(edge_index, SparseTensor):
-            return super().edges(torch_sparse.fill_diag(edge_index, 1.0) if self.looped else edge_index, count)
-        if self.looped and isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
-            edge_index = add_self_loops(edge_index, fill_value=1.0)[0].to_sparse_coo().coalesce()
-        return super().edges(edge_index, count)
+        looped = self._with_loops(edge_index)
+        looped = looped.to_sparse_coo().coalesce() if isinstance(looped, Tensor) else looped
+        return super().edges(edge_index if looped is None else looped, count)
+
+    def _with_loops(self, edges: Any) -> Any:
+        """A matrix with loops, or None: PyG adds to those of a sparse one, and replaces those of a SparseTensor."""
+        if not self.looped:
+            return None
+        if isinstance(edges, SparseTensor):
+            return torch_sparse.fill_diag(edges, 1.0)
+        return add_self_loops(edges, fill_value=1.0)[0] if is_torch_sparse_tensor(edges) else None
 
     def attend(
         self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]
@@ -87,13 +92,11 @@ class ConvertedFA(AttentionLayer):
 
     def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The signs and strengths alone, (E,), without the weights of the edges."""
-        x, given, index, looped = call["x"], call["edge_index"], edges.edge_index, None
-        if isinstance(given, SparseTensor):
-            looped = torch_sparse.fill_diag(given, 1.0) if self.looped else None
-        elif is_torch_sparse_tensor(given):
-            looped = add_self_loops(given, fill_value=1.0)[0] if self.looped else None
+        x, given, index = call["x"], call["edge_index"], edges.edge_index
+        looped = self._with_loops(given)
+        if is_torch_sparse_tensor(given):
             index = to_edge_index(given if looped is None else looped)[0].flip(0)
-        elif self.looped:
+        elif self.looped and looped is None:
             index = add_remaining_self_loops(index, num_nodes=x.shape[-2])[0]
         j, i = index if self.conv.flow == "source_to_target" else index.flip(0)
         score: Any = self.conv.basis.mechanism
