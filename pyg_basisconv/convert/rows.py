@@ -14,8 +14,8 @@ from ..conv import BasisConv
 from ..errors import reject
 from ..program import Call
 from ..recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
-from ..theta import Full, Pass
-from .build import META, check_parameters, parameter
+from ..theta import Pass
+from .build import META, basis_conv, check_parameters, parameter
 from .composite import Composite
 from .grids import weight_of
 from .layers import PrintsAsBase
@@ -163,11 +163,8 @@ class ConvertedLinear(PrintsAsBase, BasisConv):
 @rule(nn.Linear, "fully connected", [{"in_features": 1}, {"out_features": 1, "bias": False}], alone=True)
 def linear(layer: Any) -> nn.Module:
     """One matrix over the identity."""
-    weight = weight_of(layer).t()
-    with META:
-        new = ConvertedLinear(layer.in_features, layer.out_features, Identity(), Full(), bias=False)
-    new.theta.weight, new.bias = parameter(weight.unsqueeze(0)), parameter(layer.bias)
-    return new
+    matrices = weight_of(layer).t().unsqueeze(0)
+    return basis_conv(layer, matrices, Identity(), layer.bias, kind=ConvertedLinear)
 
 
 class ConvertedBags(Composite):
