@@ -13,6 +13,7 @@ from ..bases import Adjacency
 from ..basis import Basis
 from ..conv import BasisConv
 from ..theta import Pass, Theta
+from .checkpoints import is_lazy
 from .layers import Converted, Signature
 from .registry import Unchanged
 
@@ -132,7 +133,7 @@ def check_sum(layer: Any) -> None:
 
 def check_initialized(layer: Any) -> None:
     """Rejects a layer whose widths are not known yet."""
-    if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
+    if is_lazy(layer):
         raise Unchanged("it is lazy: call it once before")
 
 

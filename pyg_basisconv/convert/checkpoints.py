@@ -75,7 +75,7 @@ class Original:
     def draw(self, module: nn.Module) -> bool:
         """Draws the parameters of the converted module as the layer draws its own; False where its widths were open."""
         layer: Any = deepcopy(self.layer)
-        if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
+        if is_lazy(layer):
             return False
         device = next((p.device for p in module.parameters()), None)
         ones = {name: torch.ones_like(p, device=device) for name, p in layer.named_parameters(remove_duplicate=False)}
@@ -86,6 +86,11 @@ class Original:
                 again()
         module.load_state_dict(self.rebuild(layer).state_dict())
         return True
+
+
+def is_lazy(layer: nn.Module) -> bool:
+    """Whether widths are unknown before the first call."""
+    return any(isinstance(p, UninitializedParameter) for p in layer.parameters())
 
 
 def original_of(module: nn.Module) -> Original | None:

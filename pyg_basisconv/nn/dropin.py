@@ -10,9 +10,10 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from ..convert import convert
+from ..convert.checkpoints import is_lazy
 from ..convert.registry import METHODS, Unchanged, share_rule
 from ..errors import reject
-from .evaluator import Evaluator, Moved, is_lazy
+from .evaluator import Evaluator, Moved
 
 _UNWATCHED = ("training", "_")  # how names begin of attributes that change no evaluation, or that each call reads
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 from torch_geometric.nn.conv import MessagePassing
 
@@ -212,11 +211,6 @@ def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
     """
     for table in (module._parameters, vars(module)):
         yield from ((table, name, t) for name, t in table.items() if isinstance(t, Tensor))
-
-
-def is_lazy(layer: nn.Module) -> bool:
-    """Whether widths are unknown before the first call."""
-    return any(isinstance(p, UninitializedParameter) for p in layer.parameters())
 
 
 def _version(t: Tensor) -> int | None:
