@@ -1,6 +1,7 @@
 """HAN, HGT and HEAT: attention between nodes of several types."""
 
 from functools import partial
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -85,10 +86,8 @@ class ConvertedHGT(GraphLayer):
     def forward(self, x_dict: Features, edge_index_dict: Edges) -> dict[str, Tensor]:
         self._check_order(edge_index_dict)
         parts: Any = {kind: y.chunk(3, 1) for kind, y in self.kqv_lin(x_dict).items()}
-        first, rows = {}, 0
-        for kind, (key, _, _) in parts.items():
-            first[kind] = rows
-            rows += key.shape[0]
+        rows = {kind: key.shape[0] for kind, (key, _, _) in parts.items()}
+        first = dict(zip(rows, list(accumulate(rows.values(), initial=0))[:-1], strict=True))
         keys, values, starts, before = [], [], [], 0
         for relation in edge_index_dict:
             key, _, value = parts[relation[0]]
@@ -96,14 +95,12 @@ class ConvertedHGT(GraphLayer):
             keys.append(self._of_relation(key, self.k_rel, relation, scale.view(-1, 1, 1)))
             values.append(self._of_relation(value, self.v_rel, relation))
             starts.append((before, first[relation[2]]))
-            before += key.shape[0]
+            before += rows[relation[0]]
         queries = torch.cat([query for _, query, _ in parts.values()])
         read = [read_edges(edge_index).edge_index for edge_index in edge_index_dict.values()]
         edges = joint_edges(tuple(starts), *read)
         y = self.conv(torch.cat(values), weigh(self.conv, torch.cat(keys), queries, edges))
-        return self._finish(
-            dict(zip(first, y.split([key.shape[0] for key, _, _ in parts.values()]), strict=True)), x_dict
-        )
+        return self._finish(dict(zip(rows, y.split(list(rows.values())), strict=True)), x_dict)
 
     def _check_order(self, edge_index_dict: Edges) -> None:
         """Rejects types of edges in another order than the metadata's, for which PyG confuses the matrices."""

@@ -162,9 +162,6 @@ class BasisCell(nn.Module):
         """The axes of the nodes or the grid."""
         return slice(self.channels(x) + 1, None) if self.images else slice(-2, -1)
 
-    def extra_repr(self) -> str:
-        return ""
-
     def __repr__(self) -> str:
         said = [str(self.in_channels), str(self.hidden_channels), str(self.basis), str(self.input.theta)]
         said += ["images=True"] if self.images else []
@@ -352,9 +349,7 @@ class BasisLSTMCell(BasisCell):
         return peephole
 
     def extra_repr(self) -> str:
-        if self.peephole is None:
-            return ""
-        return f"peepholes={self.positions or True}"
+        return "" if self.peephole is None else f"peepholes={self.positions or True}"
 
 
 def _positions(peepholes: Any, images: bool) -> tuple[int, ...]:
