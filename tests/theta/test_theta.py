@@ -275,6 +275,14 @@ def test_depthwise_separable_by_hand() -> None:
     assert built.contract([torch.tensor([[1.0, 1]]), torch.tensor([[1.0, 2]])]).tolist() == [[1 + 20 + 3 + 80]]
 
 
+def test_results_of_values_are_drawn_for_the_sum_of_all_members() -> None:
+    made = theta.LowRank(7).build(5, 3, 60)
+    for _ in range(2):
+        largest = float(made.output.detach().abs().max())
+        assert 0.99 < largest / (6 / (5 * 7 + 60)) ** 0.5 <= 1
+        made.reset_parameters()
+
+
 @pytest.mark.parametrize("depthwise", [False, True])
 @pytest.mark.parametrize("H", [1, 4])
 def test_initial_variance(H: int, depthwise: bool) -> None:
