@@ -55,6 +55,14 @@ def test_pairs(kind: str, M: int, N: int, path: str) -> None:
         close(a, b)
 
 
+def test_a_product_on_one_source_and_several_targets() -> None:
+    """Behind the first factor, targets stand where they stand in what it gives, and not behind the sources."""
+    x, edges = (draw(1, 3), draw(3, 3, seed=1)), torch.tensor([[0, 0], [0, 2]])
+    first = bases.Identity() + bases.Edges()
+    alone, both = make(first), make(first @ bases.Identity())
+    close(both(x, edges), alone(x, edges))
+
+
 def test_pairs_in_batches() -> None:
     g, conv = cases.graph(M=6, N=3), make(BIPARTITE)
     x, target = draw(2, 2, 6, 3), draw(2, 2, 3, 3, seed=1)

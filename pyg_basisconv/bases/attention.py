@@ -225,7 +225,7 @@ def mask_share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Ten
         place = pattern.by_target.order
     else:
         lists = [part.edges() for part in bound]
-        if any(bool((edges.weight < 0).any()) for edges in lists[:1]):
+        if bool((lists[0].weight < 0).any()):
             reject("mask", "one without negative entries, to be explained", mask, "mask by bases.Powers")
         places = [edges.source.long() * found.N + edges.target.long() for edges in lists]
         distinct, places[0] = places[0].unique(return_inverse=True)

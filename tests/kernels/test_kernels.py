@@ -12,7 +12,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_leaves
 
 from pyg_basisconv import BasisConv, bases
-from pyg_basisconv.kernels import Affine, Matchings, Pattern, affine, gather_matmul, matmul, sddmm, spmm, tiled
+from pyg_basisconv.kernels import (
+    Affine,
+    Matchings,
+    Pattern,
+    affine,
+    gather_matmul,
+    matmul,
+    products,
+    sddmm,
+    spmm,
+    tiled,
+)
 from pyg_basisconv.kernels.pattern import compress, extremes, in_range, positions
 from pyg_basisconv.kernels.segments import collect, exponentials
 from pyg_basisconv.kernels.typed import _grouped
@@ -387,3 +398,14 @@ def test_what_is_done_on_another_device(name: str) -> None:
             assert_close(one.as_subclass(Tensor).to(other.dtype), other, rtol=1e-6, atol=0)
         else:
             assert one == other
+
+
+def test_which_tensors_kernels_in_triton_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain ones, of one device: they read memory."""
+    x = draw(3, 2)
+    assert not products._in_triton(x)
+    monkeypatch.setattr(products, "starts_triton", lambda device: True)
+    assert products._in_triton(x, None, x.long())
+    for other in (x.as_subclass(Elsewhere), x.to("meta"), torch._neg_view(x)):
+        assert not products._in_triton(x, other)
+    assert not products._in_triton(x.long())
