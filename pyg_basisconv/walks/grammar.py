@@ -201,7 +201,7 @@ class _Reader:
         if not (token.is_name and not token.quoted and token.text.isascii() and token.text.isdecimal()):
             self._expected(_TIMES)
         self._at += 1
-        if len(token.text.lstrip("0")) > 7 or int(token.text) > LONGEST:
+        if len(token.text.lstrip("0")) > len(str(LONGEST)) or int(token.text) > LONGEST:
             self._fail(f"at most {LONGEST:,} times", shown(token.text), token.column, "repeat less often")
         return int(token.text)
 

@@ -200,6 +200,14 @@ def test_a_repeat_that_is_too_long_says_which_one_fits(part: str, least: str) ->
         parse(f"{part}{{{least}{fits + 1}}}", ["a", "b"])
 
 
+def test_as_much_as_there_may_be() -> None:
+    """10,000 steps; of what may not be repeated at all no number is said."""
+    (walk,) = parse("a{10000}", ["a"]).sequences
+    assert len(walk) == 10_000
+    with pytest.raises(ValueError, match=r"; repeat less often, or name fewer"):
+        parse("(a{5001}){2}", ["a"])
+
+
 @pytest.mark.parametrize("sort", ["a{1,200}", "(a|b.c){10}", "a{5000,5001}", "(a|b.c){10000}", "(a{2}){9999}"])
 def test_too_many(sort: str) -> None:
     with pytest.raises(ValueError, match=r"^sorts: expected at most 10,000 sequences with 10,000 steps"):
