@@ -222,12 +222,12 @@ class Content:
         """The edges' features at the entries of a mask, by target, (E, R), or (*, E, R) of each graph; cached."""
         key = "edges", entries
         if key not in self._shared:
-            z = self.edge_features
-            rows = z if self.has_edge_rows else z.flatten(-3, -2)
+            z, known = self.edge_features, self.has_edge_rows
+            rows = z if known else z.flatten(-3, -2)
             lead = rows.shape[:-2]
             if lead:  # the graphs side by side, as further features
                 rows = rows.movedim(-2, 0).flatten(1)
-            found = entries.rows_of_edges(rows) if self.has_edge_rows else spmm(rows, None, entries.each_pair)
+            found = entries.rows_of_edges(rows) if known else spmm(rows, None, entries.each_pair)
             self._shared[key] = found.unflatten(1, (*lead, z.shape[-1])).movedim(0, -2) if lead else found
         return self._shared[key]
 

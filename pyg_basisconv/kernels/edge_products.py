@@ -7,18 +7,28 @@ from torch import Tensor
 
 from ..portable import with_plain
 from .activations import ActivationCode
-from .multihead import group_sums, rows_at, scale_rows, sum_channels, to_heads
-from .op import recorded
+from .multihead import group_sums, scale_rows, sum_channels, to_heads
+from .op import add_optional, recorded
 from .pattern import Pattern
 from .scoring import PRODUCTS, ScoreForm, ScoreGrad, Tensors, Valued
 
 
-def _derivative(
-    sides: Sequence[Tensor | None], grad: Tensor, pattern: Pattern, needs: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _at_entries(pattern: Pattern, sides: Tensors) -> tuple[Tensor, Tensor]:
+    """(E, c D) both factors at each entry, in memory of their own and in the more precise of their dtypes."""
+    key, query, of_key, of_query = cast(tuple[Tensor, ...], sides)
+    source, target = pattern.ends
+    return add_optional(key.index_select(0, source), of_key), add_optional(query.index_select(0, target), of_query)
+
+
+def _edge_products(keep: bool, c: int, pattern: Pattern, *sides: Tensor | None) -> tuple[Tensor, tuple[()]]:
+    """The sums at the entries are made again for the derivative, and not kept."""
+    left, right = _at_entries(pattern, sides)
+    return sum_channels(left.mul_(right), c), ()
+
+
+def _derivative(grad: Tensor, needs: Sequence[bool], pattern: Pattern, sides: Tensors) -> tuple[Tensor | None, ...]:
     """The gradients of keys, queries, and what is added to both, that are needed."""
-    key, query, of_key, of_query = sides
-    left, right = _at_entries(cast(Tensor, key), cast(Tensor, query), of_key, of_query, pattern)
+    left, right = _at_entries(pattern, sides)
     d_left, d_right = scale_rows(right, grad), scale_rows(left, grad)
     return (
         group_sums(d_left, pattern.at_source) if needs[0] else None,
@@ -28,50 +38,24 @@ def _derivative(
     )
 
 
-def _at_entries(
-    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, pattern: Pattern
-) -> tuple[Tensor, Tensor]:
-    """(E, c D) both factors at each entry, in memory of their own."""
-    source, target = pattern.ends
-    return rows_at(key, source, of_key), rows_at(query, target, of_query)
-
-
-def _edge_products(
-    keep: bool, c: int, pattern: Pattern, key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None
-) -> tuple[Tensor, tuple[()]]:
-    """The sums at the entries are made again for the derivative, and not kept."""
-    left, right = _at_entries(key, query, of_key, of_query, pattern)
-    return sum_channels(left.mul_(right), c), ()
-
-
-def _plain_edge_products(
-    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, c: int, pattern: Pattern
-) -> Tensor:
-    left, right = _at_entries(key, query, of_key, of_query, pattern)
+def _plain(c: int, pattern: Pattern, *sides: Tensor | None) -> Tensor:
+    left, right = _at_entries(pattern, sides)
     return (left * right).unflatten(1, (c, -1)).sum(-1)
 
 
 _record = recorded(
-    2,
-    _edge_products,
-    lambda grad, needs, fixed, sides, _: _derivative(sides, grad, fixed[1], needs),
-    lambda c, pattern, k, q, a, b: _plain_edge_products(k, q, a, b, c, pattern),
+    2, _edge_products, lambda grad, needs, fixed, sides, _: _derivative(grad, needs, fixed[1], sides), _plain
 )
 
 
-@with_plain(_plain_edge_products)
-def edge_products(
-    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, c: int, pattern: Pattern
-) -> Tensor:
+@with_plain(_plain)
+def edge_products(c: int, pattern: Pattern, *sides: Tensor | None) -> Tensor:
     r"""The scores :math:`(k_m + a_{mn}) \cdot (q_n + b_{mn})` of c heads. Both factors are stored at all entries.
 
     Args:
-        key: (M, c D) k.
-        query: (N, c D) q.
-        of_key: (E, c D) a, by target, or None.
-        of_query: (E, c D) b, by target, or None.
         c: the number of heads.
         pattern: of the entries.
+        sides: k, (M, c D); q, (N, c D); a and b, (E, c D) by target, or None.
 
     Returns:
         (E, c) by target.
@@ -79,11 +63,11 @@ def edge_products(
     >>> import torch
     >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
     >>> key, query, of_key = torch.tensor([[1.], [2.]]), torch.tensor([[10.]]), torch.tensor([[0.], [3.]])
-    >>> edge_products(key, query, of_key, None, 1, pattern)
+    >>> edge_products(1, pattern, key, query, of_key, None)
     tensor([[10.],
             [50.]])
     """
-    return _record(c, pattern, key, query, of_key, of_query)
+    return _record(c, pattern, *sides)
 
 
 class EdgeProductScores(NamedTuple):
@@ -102,7 +86,7 @@ class EdgeProductScores(NamedTuple):
         *of_ends, of_features, of_map = given.needs
         sides = key, query, Valued(features, map).tensor, None
         needs = *of_ends, of_features or of_map, False
-        d_key, d_query, d_entry, _ = _derivative(sides, given.grad, given.pattern, needs)
+        d_key, d_query, d_entry, _ = _derivative(given.grad, needs, given.pattern, sides)
         if d_entry is None:
             return d_key, d_query, None, None
         by_heads = to_heads(d_entry, len(map))  # (c, E, D)
@@ -111,7 +95,7 @@ class EdgeProductScores(NamedTuple):
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         key, query, *of_key = cast(tuple[Tensor, ...], tensors)
-        return _plain_edge_products(key, query, Valued(*of_key).tensor, None, c, pattern).t()
+        return _plain(c, pattern, key, query, Valued(*of_key).tensor, None).t()
 
     def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
         return ScoreForm(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 4))

@@ -1,4 +1,8 @@
-"""Convolutions on regular grids by torch's kernels. Images are (B, P, *grid), as in torch."""
+"""Convolutions on regular grids by torch's kernels.
+
+Images are (B, P, *grid) as in torch: (B, P, *sources), and results (B, Q, *targets). Weights are
+(Q, P / groups, *kernel), of transposed convolutions (P, Q / groups, *kernel), and biases (Q,).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,16 +77,6 @@ class Frame:
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
     r""":math:`y[n] = \sum_j W_j \, x[n \cdot stride - before + j \cdot dilation] + b`.
 
-    Args:
-        x: (B, P, *sources).
-        weight: (Q, P / groups, *kernel).
-        bias: (Q,).
-        frame: of the window.
-        groups: of channels.
-
-    Returns:
-        (B, Q, *targets).
-
     >>> import torch
     >>> frame = Frame(sources=(3,), targets=(3,), kernel=(2,), before=(1,), stride=(1,), dilation=(1,))
     >>> convolve(torch.tensor([[[1., 2., 4.]]]), torch.tensor([[[10., 1.]]]), None, frame)
@@ -96,13 +90,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, group
 
 
 def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """`convolve` as a function of x and the bias.
-
-    Args:
-        frame: of the window.
-        groups: of channels.
-        kernel: returns the current kernel, (Q, P / groups, *kernel).
-    """
+    """`convolve` as a function of x and the bias; `kernel` returns the current weights."""
     evaluate, torch_pads = _CONVOLVE[len(frame.kernel)], frame.after is None
     stride, before, dilation = frame.stride, frame.before, frame.dilation
 
@@ -122,16 +110,6 @@ def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Call
 def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
     r""":math:`y[n] = \sum_{m,j} W_j \, x[m] + b`, over :math:`n = m \cdot stride - before + j \cdot dilation`.
 
-    Args:
-        x: (B, P, *sources).
-        weight: (P, Q / groups, *kernel).
-        bias: (Q,).
-        frame: of the window.
-        groups: of channels.
-
-    Returns:
-        (B, Q, *targets).
-
     >>> import torch
     >>> frame = Frame(sources=(2,), targets=(4,), kernel=(2,), before=(0,), stride=(2,), dilation=(1,))
     >>> convolve_transposed(torch.tensor([[[1., 2.]]]), torch.tensor([[[10., 1.]]]), None, frame)
@@ -149,14 +127,8 @@ def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, frame: F
 def average(x: Tensor, frame: Frame, divisor: int | None, padded: bool) -> Tensor:
     """Average pooling, for a frame whose `ceil_mode` is not None.
 
-    Args:
-        x: (B, P, *sources).
-        frame: of the window.
-        divisor: of the sum over a window; None for the number of positions in it.
-        padded: whether this number includes the padding.
-
-    Returns:
-        (B, P, *targets).
+    The sum over a window is divided by `divisor`; if that is None, by the number of positions in it, which includes
+    the padding if `padded`.
 
     >>> import torch
     >>> frame = Frame(sources=(4,), targets=(2,), kernel=(2,), before=(0,), stride=(2,), dilation=(1,))
@@ -172,7 +144,7 @@ def average(x: Tensor, frame: Frame, divisor: int | None, padded: bool) -> Tenso
 
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution with one tap: (B, P, *grid), (Q, P, 1, ...) -> (B, Q, *grid).
+    """A convolution with one tap.
 
     >>> import torch
     >>> pointwise(torch.tensor([[[1., 2.]]]), torch.tensor([[[3.]]]), torch.tensor([1.]))
@@ -202,11 +174,9 @@ def pad_or_crop(x: Tensor, before: Sequence[int], after: Sequence[int], mode: st
         pads = [n for pair in reversed(pairs) for n in pair]
         return F.pad(x, pads) if any(pads) else x
     # Padding first, as the other modes read the whole grid; then cropping.
-    added = [
-        n for pair in zip(reversed(before), reversed(after), strict=True) for n in (max(0, pair[0]), max(0, pair[1]))
-    ]
+    sides = [n for pair in zip(reversed(before), reversed(after), strict=True) for n in pair]
+    added, cut = [max(0, n) for n in sides], [min(0, n) for n in sides]
     x = F.pad(x, added, mode) if any(added) else x
-    cut = [min(0, n) for pair in zip(reversed(before), reversed(after), strict=True) for n in pair]
     return F.pad(x, cut) if any(cut) else x
 
 

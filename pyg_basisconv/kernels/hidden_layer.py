@@ -166,41 +166,29 @@ def _activate_with_grad(activation: Activation, u: Tensor, dv: Tensor) -> tuple[
     return v.detach(), du
 
 
-_record = with_plain(_plain)(recorded(3, _hidden, _hidden_backward, _plain))
+_record = recorded(3, _hidden, _hidden_backward, _plain)
 
 
-def hidden(
-    source: Tensor | None,
-    target: Tensor | None,
-    edge: Tensor | None,
-    weight: Tensor | None,
-    out: Tensor | None,
-    activation: Activation,
-    pattern: Pattern,
-    heads: int = 0,
-) -> Tensor:
+@with_plain(_plain)
+def hidden(activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None) -> Tensor:
     r"""Scores of a perceptron: :math:`s_{he} = a_h \cdot act(l_{h,source(e)} + r_{h,target(e)} + f_e U_h)`.
 
     Deterministic, and differentiable in all tensors. The backward pass computes the hidden values again, chunk by
     chunk; second derivatives store them all.
 
     Args:
-        source: l, (M, H D), or None.
-        target: r, (N, H D), or None.
-        edge: f, (E, R) by target, or None.
-        weight: U, (R, H D), or None.
-        out: a, (H, D); None for f itself, of width D = R.
         activation: elementwise.
         pattern: of the entries.
-        heads: H, if `out` is None.
+        heads: H.
+        tensors: l, (M, H D); r, (N, H D); f, (E, R) by target; and U, (R, H D), or None; a, (H, D), or None for f
+            itself, of width D = R.
 
     Returns:
         (H, E), by target.
 
     >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
     >>> l, r, a = torch.tensor([[1.], [-3.]]), torch.tensor([[1.]]), torch.tensor([[10.]])
-    >>> hidden(l, r, None, None, a, torch.relu, pattern)
+    >>> hidden(torch.relu, pattern, 1, l, r, None, None, a)
     tensor([[20.,  0.]])
     """
-    heads = heads if out is None else out.shape[0]
-    return _record(activation, pattern, heads, source, target, edge, weight, out)
+    return _record(activation, pattern, heads, *tensors)

@@ -134,12 +134,6 @@ def group_sums(values: Tensor, end: End) -> Tensor:
     return gather_sums(values, order[0], ptr) if order else segment_sums(values, ptr)
 
 
-def rows_at(table: Tensor, index: Tensor, more: Tensor | None) -> Tensor:
-    """The rows at an index, plus what there is more at each; in the more precise of the two dtypes."""
-    found = table.index_select(0, index)
-    return found if more is None else found + more
-
-
 class _AtEntries(torch.autograd.Function):
     """See `at_entries`."""
 

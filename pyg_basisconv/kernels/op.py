@@ -51,6 +51,18 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
     return False
 
 
+def compilable(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the compiled kernels may read these: plain contiguous tensors of one dtype on the CPU, which no dispatch
+    mode has to see.
+    """
+    if not x.is_cpu or torch._C._len_torch_dispatch_stack():
+        return False
+    for t in (x, *others):
+        if t is not None and not (type(t) in PLAIN and t.dtype == x.dtype and t.is_contiguous() and not t.is_neg()):
+            return False
+    return True
+
+
 def differentiated_again() -> bool:
     """Whether a derivative, as it is computed, is itself recorded for autograd, or transformed; see `portable`."""
     return torch.is_grad_enabled() or portable()

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..backend import KERNELS, TRITON, starts_triton
 from ..errors import reject
 from ..portable import portable, with_plain
-from .op import PLAIN, acc_dtype, primitive
+from .op import PLAIN, acc_dtype, compilable, primitive
 from .pattern import Pattern, extremes
 
 _NARROW = 8  # columns of x up to which torch's CSR product is the faster one
@@ -49,7 +49,8 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
         from .triton.products import spmm as by_triton
 
         return by_triton(x, weight, ptr, index)
-    if KERNELS is not None and dtype == torch.float64 and _can_compile(x, weight, ptr, index):
+    of_kernel = KERNELS is not None and dtype == torch.float64 and ptr.dtype == torch.int32
+    if of_kernel and compilable(x, weight) and compilable(ptr, index):
         return _compiled(x, weight, ptr, index)
     # On the CPU torch's CSR product is faster for many narrow rows.
     csr = dtype == torch.float64 or (E > _FEW and W <= _NARROW and dtype == torch.float32)
@@ -67,14 +68,6 @@ def _in_triton(x: Tensor, *others: Tensor | None) -> bool:
     if not starts_triton(x.device) or not x.is_floating_point():
         return False
     return all(t is None or (type(t) in PLAIN and t.device == x.device and not t.is_neg()) for t in (x, *others))
-
-
-def _can_compile(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> bool:
-    """Whether the compiled kernel takes these: plain tensors on the CPU, outside of dispatch modes."""
-    arrays = (x, ptr, index) if weight is None else (x, ptr, index, weight)
-    plain = all(type(t) in PLAIN and t.is_cpu and t.is_contiguous() for t in arrays)
-    alike = ptr.dtype == index.dtype == torch.int32 and (weight is None or weight.dtype == x.dtype)
-    return plain and alike and not torch._C._len_torch_dispatch_stack()
 
 
 def _compiled(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ..errors import reject
 from ..portable import with_plain
 from .dense import Products, matmul
 from .onepass import Kernel, kernel
-from .op import PLAIN, derivative, primitive, recorded
+from .op import PLAIN, compilable, derivative, primitive, recorded
 from .pattern import Pattern, extremes
 from .products import plain_spmm, sddmm_raw, spmm_raw
 
@@ -45,12 +45,9 @@ def _compiled(
 
 
 def _takes(read: Sequence[Tensor | None], x: Tensor, *others: Tensor | None) -> bool:
-    """Whether the compiled kernels take these: plain tensors of one dtype on the CPU, outside of dispatch modes."""
-    if not x.is_cpu or kernel("shared_expand", x.dtype) is None or torch._C._len_torch_dispatch_stack():
+    """Whether the compiled kernels take these."""
+    if kernel("shared_expand", x.dtype) is None or not compilable(x, *others):
         return False
-    for t in (x, *others):
-        if t is not None and not (type(t) in PLAIN and t.dtype == x.dtype and t.is_contiguous() and not t.is_neg()):
-            return False
     return all(t is None or t.dtype == torch.int32 for t in read)
 
 

@@ -76,14 +76,8 @@ class Score:
         fresh: bool = True,
         ends: tuple[Tensor | None, Tensor | None] | None = None,
     ) -> None:
-        self.tensors, self.sides, self.evaluate, self.dots, self.fresh, self.ends = (
-            tensors,
-            sides,
-            evaluate,
-            dots,
-            fresh,
-            ends,
-        )
+        self.tensors, self.sides, self.evaluate, self.dots = tensors, sides, evaluate, dots
+        self.fresh, self.ends = fresh, ends
 
     def __add__(self, other: "Score") -> "Score":
         if self.ends is not None and other.ends is not None:  # there are fewer nodes than entries

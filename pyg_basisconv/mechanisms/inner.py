@@ -78,7 +78,7 @@ class EdgeProductRows(RowScore):
     @property
     def _terms(self) -> TermRows:
         key, query, *of_key = (upcast(cast(Tensor, t)) for t in self.rows)
-        return TermRows(entry=edge_products(key, query, Valued(*of_key).tensor, None, self.heads, self.pattern))
+        return TermRows(entry=edge_products(self.heads, self.pattern, key, query, Valued(*of_key).tensor, None))
 
     def heads_first_score(self) -> Score:
         return self._terms.heads_first_score()
@@ -233,7 +233,7 @@ class Dot(Mechanism):
             return EdgeProductRows(key, query, content.mapped_edges(entries, map), H, entries.pattern)
         of_key = content.edge_products(entries, map)
         of_query = content.edge_products(entries, Affine(param(self, "query_edge"))) * scale
-        return TermRows(entry=edge_products(upcast(key), upcast(query), of_key, of_query, H, entries.pattern))
+        return TermRows(entry=edge_products(H, entries.pattern, upcast(key), upcast(query), of_key, of_query))
 
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The terms with features z of edges, as <z, b_n + a_m + z G>, all of width R."""
@@ -248,13 +248,10 @@ class Dot(Mechanism):
         if self.mix != "key":
             source = against(key * scale, self.query_edge)
         if self.mix == "both":
-            square = (
-                upcast(self.key_edge @ self.query_edge.transpose(1, 2) * scale).transpose(0, 1).flatten(1)
-            )  # (R, H R)
-        z = rows_of_copies(content, entries, R)
-        score = hidden(
-            source, against(query, self.key_edge), z, square, None, lambda u: u, entries.pattern.copies(count), heads=H
-        )
+            square = upcast(self.key_edge @ self.query_edge.transpose(1, 2) * scale)
+            square = square.transpose(0, 1).flatten(1)  # (R, H R)
+        z, target = rows_of_copies(content, entries, R), against(query, self.key_edge)
+        score = hidden(lambda u: u, entries.pattern.copies(count), H, source, target, z, square, None)
         return entry_score(score.view(H, *content.batch, entries.E))
 
     def extra_repr(self) -> str:

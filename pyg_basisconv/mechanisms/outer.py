@@ -184,7 +184,7 @@ class HiddenLayerRows(RowScore):
             source = at["source"]
             if "entry" in at:  # each is a source of its own
                 source, pattern = rows_of_sources(source, pattern) + at["entry"], pattern.of_entries
-            return hidden(source, at.get("target"), None, None, t[-1], self.activation, pattern)
+            return hidden(self.activation, pattern, len(t[-1]), source, at.get("target"), None, None, t[-1])
 
         return Score((*tensors, upcast(self.out)), (*terms, "copy"), evaluate)
 
@@ -226,9 +226,8 @@ class MLP(Mechanism):
         check_flags(projected=projected, gated=gated, bias=bias)
         _check_target(target, projected)
         if (dim is None) != projected:
-            reject(
-                "dim", "the width of the hidden layer, or None if projected", repr(dim), "give dim or projected=True"
-            )
+            expected = "the width of the hidden layer, or None if projected"
+            reject("dim", expected, repr(dim), "give dim or projected=True")
         if dim is not None:
             check_width("dim", dim)
         check_width("edge_dim", edge_dim, 0)
@@ -296,15 +295,9 @@ class MLP(Mechanism):
         if self.edge_dim:
             edge = rows_of_copies(content, entries, self.edge_dim)
             weight = upcast(self.edge.transpose(0, 1).flatten(1))  # (R, H D)
-        score = hidden(
-            upcast(source.flatten(0, -2)),
-            None if target is None else upcast(target.flatten(0, -2)),
-            edge,
-            weight,
-            upcast(out),
-            self.activation,
-            entries.pattern.copies(count),
-        )  # (H, B E)
+        ends = (None if t is None else upcast(t.flatten(0, -2)) for t in (source, target))
+        pattern = entries.pattern.copies(count)
+        score = hidden(self.activation, pattern, H, *ends, edge, weight, upcast(out))  # (H, B E)
         return entry_score(score.view(H, *batch, entries.E))
 
     def extra_repr(self) -> str:

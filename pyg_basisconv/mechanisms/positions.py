@@ -51,12 +51,8 @@ class Relative(Mechanism):
     def __init__(self, window: tuple[int, int] | None = None, period: int | None = None) -> None:
         super().__init__()
         if (window is None) == (period is None):
-            reject(
-                "window",
-                "a window or a period",
-                "neither" if period is None else "both",
-                "for both, add two mechanisms",
-            )
+            got = "neither" if period is None else "both"
+            reject("window", "a window or a period", got, "for both, add two mechanisms")
         if window is not None:
             low, high = window if isinstance(window, tuple | list) and len(window) == 2 else (1, 0)
             if not (isinstance(low, int) and isinstance(high, int) and low <= high):

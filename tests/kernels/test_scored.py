@@ -204,7 +204,7 @@ def test_edge_products(of_key: bool, of_query: bool) -> None:
 
     def call(key: Tensor, query: Tensor, *more: Tensor) -> Tensor:
         rest = iter(more)
-        return edge_products(key, query, next(rest) if of_key else None, next(rest) if of_query else None, c, held)
+        return edge_products(c, held, key, query, next(rest) if of_key else None, next(rest) if of_query else None)
 
     rest, held = iter(inputs[2:]), pattern()
     a, b = next(rest) if of_key else torch.zeros(E, c * D), next(rest) if of_query else torch.zeros(E, c * D)
