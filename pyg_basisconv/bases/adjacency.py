@@ -358,11 +358,8 @@ def _checked_degrees(s: EdgeSet, weight: Tensor) -> Tensor:
     return degree
 
 
-def _normalised(keep: bool, s: EdgeSet, weight: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    degree = _checked_degrees(s, weight)
-    if not keep and starts_triton(weight.device):
-        return _over_degrees(s, weight, degree, degree, -0.5), ()
-    scale = power_or_zero(degree, -0.5)
+def _normalised(s: EdgeSet, weight: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    scale = power_or_zero(_checked_degrees(s, weight), -0.5)
     factor = scale.index_select(0, s.source) * scale.index_select(0, s.target)
     return factor * weight, (factor, scale)
 
@@ -386,8 +383,16 @@ def _plain_symmetric(s: EdgeSet, weight: Tensor) -> Tensor:
     return _plain_over_degrees(s, weight, degree, degree, -0.5)
 
 
-# The weights d_m^-1/2 w_mn d_n^-1/2, with a derivative of their own.
-_symmetric = with_plain(_plain_symmetric)(recorded(1, _normalised, _normalised_backward, _plain_symmetric))
+_record = recorded(1, _normalised, _normalised_backward, _plain_symmetric)
+
+
+@with_plain(_plain_symmetric)
+def _symmetric(s: EdgeSet, weight: Tensor) -> Tensor:
+    """The weights d_m^-1/2 w_mn d_n^-1/2, with a derivative of their own."""
+    if starts_triton(weight.device) and not (torch.is_grad_enabled() and weight.requires_grad):
+        degree = _checked_degrees(s, weight)
+        return _over_degrees(s, weight, degree, degree, -0.5)
+    return _record(s, weight)
 
 
 def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:

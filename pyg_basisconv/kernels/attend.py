@@ -74,9 +74,7 @@ class Pieces(NamedTuple):
         return [piece.cut(t, side) for t, side in zip(tensors, self.sides, strict=True)]
 
 
-def _attend(
-    keep: bool, made: Pieces, z: Tensor, *tensors: Tensor
-) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
+def _attend(made: Pieces, z: Tensor, *tensors: Tensor) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
     """See `attend`. Nothing of the length of a piece is saved for the backward pass."""
     weigh, normalised, _, whole, _ = made
     C, _, W = z.shape

@@ -20,7 +20,7 @@ def _at_entries(pattern: Pattern, sides: Tensors) -> tuple[Tensor, Tensor]:
     return add_optional(key.index_select(0, source), of_key), add_optional(query.index_select(0, target), of_query)
 
 
-def _edge_products(keep: bool, c: int, pattern: Pattern, *sides: Tensor | None) -> tuple[Tensor, tuple[()]]:
+def _edge_products(c: int, pattern: Pattern, *sides: Tensor | None) -> tuple[Tensor, tuple[()]]:
     """The sums at the entries are made again for the derivative, and not kept."""
     left, right = _at_entries(pattern, sides)
     return sum_channels(left.mul_(right), c), ()
@@ -79,7 +79,7 @@ class EdgeProductScores(NamedTuple):
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         key, query, *of_key = cast(tuple[Tensor, ...], tensors)
-        return _edge_products(False, c, pattern, key, query, Valued(*of_key).tensor, None)
+        return _edge_products(c, pattern, key, query, Valued(*of_key).tensor, None)
 
     def backward(self, given: ScoreGrad) -> Tensors:
         key, query, features, map = cast(tuple[Tensor, ...], given.tensors)

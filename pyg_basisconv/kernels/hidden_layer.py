@@ -47,9 +47,7 @@ def _by_source(pattern: Pattern) -> _Grouped:
     return _Grouped(t_ptr, pattern.T.row, t_index, t_back)
 
 
-def _hidden(
-    keep: bool, activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None
-) -> tuple[Tensor, tuple[()]]:
+def _hidden(activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None) -> tuple[Tensor, tuple[()]]:
     source, target, edge, weight, out = tensors
     side = _by_target(pattern)
     like = next(t for t in (source, target, edge) if t is not None)

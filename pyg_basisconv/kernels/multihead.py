@@ -194,7 +194,7 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
     return _at_entries(source, target, pattern)
 
 
-def _inner(keep: bool, pattern: Pattern, source: Tensor, target: Tensor) -> tuple[Tensor, tuple[()]]:
+def _inner(pattern: Pattern, source: Tensor, target: Tensor) -> tuple[Tensor, tuple[()]]:
     return inner_products(to_rows(source), to_rows(target), source.shape[0], pattern).t(), ()
 
 
@@ -237,7 +237,7 @@ def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     return plain_inner(source, target, pattern) if len(source) < 2 else _record_inner(pattern, source, target)
 
 
-def _softmax(keep: bool, end: End, score: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+def _softmax(end: End, score: Tensor) -> tuple[Tensor, tuple[Tensor]]:
     weight = exponentials(to_rows(score).contiguous(), end)
     weight = weight.div_(_divisor(group_sums(weight, end)).index_select(0, end.arrays[0])).t()
     return weight, (weight,)

@@ -80,15 +80,14 @@ def recorded(
 
     Args:
         fixed: the number of arguments before the first tensor; all that follow are tensors or None.
-        compute: takes whether there will be a derivative, and the arguments; returns the result, and further tensors
-            that the derivative reads.
+        compute: of the arguments, the result, and further tensors that the derivative reads.
         backward: takes the gradient of the result, which tensors need one, the fixed arguments, the tensors, and the
             further ones; returns the gradients of the tensors.
         plain: of the arguments, the result by differentiable torch operations.
     """
 
     def forward(ctx: Any, *args: Any) -> Tensor:
-        result, further = compute(True, *args)
+        result, further = compute(*args)
         ctx.save_for_backward(*args[fixed:], *further)
         ctx.fixed, ctx.count = args[:fixed], len(args) - fixed
         return result
@@ -107,7 +106,7 @@ def recorded(
         if torch.is_grad_enabled() and needs_gradient(*args[fixed:]):
             result: Tensor = record(*args)
             return result
-        return compute(False, *args)[0]
+        return compute(*args)[0]
 
     return call
 

@@ -33,10 +33,6 @@ def _transposed(arrays: Arrays) -> Arrays:
     return [t_ptr, t_index, ptr, index, *reversed(backs)]
 
 
-def _spmm(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
-    return spmm_rows(x, weight, *arrays[:2])
-
-
 def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
     """`spmm` of compressed entries, without autograd: (M, W) -> (N, W)."""
     M, W = x.shape
@@ -123,7 +119,7 @@ def plain_sddmm(x: Tensor, y: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 spmm_raw = primitive(
     "spmm(Tensor x, Tensor? weight, Tensor? t_weight, Tensor[] arrays) -> Tensor",
-    _spmm,
+    lambda x, weight, _, a: spmm_rows(x, weight, *a[:2]),
     lambda x, weight, t_weight, a: x.new_empty(a[0].numel() - 1, x.shape[1]),
     _spmm_context,
     _spmm_backward,

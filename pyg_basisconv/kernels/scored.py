@@ -38,9 +38,7 @@ def _table(z: Tensor) -> Tensor:
     return z.to(acc_dtype(z.dtype)).contiguous()
 
 
-def _attention(
-    keep: bool, sums: Sums, z: Tensor, factor: Tensor | None, *tensors: Tensor | None
-) -> tuple[Tensor, Tensors]:
+def _attention(sums: Sums, z: Tensor, factor: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, Tensors]:
     """See `scored_attention`; by torch's operations, and without values of entries."""
     scoring, normalised, pattern, c = sums
     table = _table(z)

@@ -262,7 +262,7 @@ def _runs(arrays: Arrays, width: int) -> Iterator[tuple[slice, Tensor]]:
     return ((slice(n, min(N, n + step)), ptr[n : n + step + 1]) for n in range(0, N, step))
 
 
-def _expand_matmul(keep: bool, arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> tuple[Tensor, tuple[()]]:
+def _expand_matmul(arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> tuple[Tensor, tuple[()]]:
     """The products of some targets at a time, times theta, (K, W, Q): (N, Q). The backward pass makes them again."""
     (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
     y = x.new_empty(arrays[0].numel() - 1, Q)

@@ -74,7 +74,7 @@ class Matchings:
             yield first, last, rows.view(last - first, K * W)
 
 
-def _gather_matmul(keep: bool, matchings: Matchings, x: Tensor, weight: Tensor) -> tuple[Tensor, tuple[()]]:
+def _gather_matmul(matchings: Matchings, x: Tensor, weight: Tensor) -> tuple[Tensor, tuple[()]]:
     y, flat = x.new_empty(matchings.N, weight.shape[2]), weight.flatten(0, 1)
     for first, last, rows in matchings.tiles(x):
         torch.mm(rows, flat, out=y[first:last])
@@ -88,7 +88,7 @@ def _gather_matmul_backward(
     (matchings,), (x, weight) = fixed, tensors
     K, P, Q = weight.shape
     if not needs[1]:
-        return _gather_matmul(False, matchings.T, grad, weight.transpose(1, 2))[0], None
+        return _gather_matmul(matchings.T, grad, weight.transpose(1, 2))[0], None
     if not needs[0]:
         total = x.new_zeros((K, P, Q), dtype=acc_dtype(x.dtype))
         for first, last, rows in matchings.tiles(x):

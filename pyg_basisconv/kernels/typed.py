@@ -15,7 +15,7 @@ from ..cache import kept
 from ..portable import portable
 from .op import acc_dtype, autocast, recorded
 from .pattern import Compressed, compress, index_dtype
-from .products import _in_triton, _sddmm, _spmm, plain_spmm
+from .products import _in_triton, _sddmm, plain_spmm, spmm_rows
 
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
 _FEW = 1 << 12  # groups that are counted, however few entries there are
@@ -179,7 +179,7 @@ class _Call(NamedTuple):
     def reach(self, x: Tensor, piece: Chunk) -> _Rows:
         """A_k^T x at the pairs, from (M, B W)."""
         weight = None if self.weight is None else self.weight[piece.entries].to(x.dtype)
-        return _Rows(self._batched(_spmm(x, weight, None, piece.enter)))
+        return _Rows(self._batched(spmm_rows(x, weight, *piece.enter)))
 
     def read(self, z: Tensor, piece: Chunk) -> _Rows:
         """What stands at the targets, from (N, B W)."""
@@ -191,7 +191,7 @@ class _Call(NamedTuple):
     def leave(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
         """Adds rows (t B, W) to their targets in total, (N, B W)."""
         v = v.view(piece.at.numel(), total.shape[1])
-        v = v if piece.leave is None else _spmm(v, None, None, piece.leave)
+        v = v if piece.leave is None else spmm_rows(v, None, *piece.leave)
         total.index_add_(0, piece.targets, v.to(total.dtype))
 
     def scatter(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
@@ -201,7 +201,7 @@ class _Call(NamedTuple):
             weight = self.weight[piece.entries]
             weight = weight if piece.order is None else weight.index_select(0, piece.order)
         v = v.view(piece.at.numel(), total.shape[1])
-        v = _spmm(v, None if weight is None else weight.to(v.dtype), None, piece.back)
+        v = spmm_rows(v, None if weight is None else weight.to(v.dtype), *piece.back)
         total.index_add_(0, piece.sources, v.to(total.dtype))
 
     def slopes(self, x: Tensor, v: Tensor, piece: Chunk) -> Tensor:
@@ -254,7 +254,7 @@ def _all_multiplied(rows: Tensor, weight: Tensor, pairs: Pairs, batch: int) -> T
 
 
 def _typed_matmul(
-    keep: bool, pairs: Pairs, batch: int, turned: bool, x: Tensor, weight: Tensor, edge: Tensor | None
+    pairs: Pairs, batch: int, turned: bool, x: Tensor, weight: Tensor, edge: Tensor | None
 ) -> tuple[Tensor, tuple[()]]:
     """sum_k A_k^T x W_k: (M, B P) -> (N, B Q); turned, with A_k in its place: (N, B P) -> (M, B Q)."""
     call, (_, M, N) = _Call(pairs, edge, batch), pairs.sizes
@@ -274,7 +274,7 @@ def _typed_matmul_backward(
     source, target, into = (grad, x, weight) if turned else (x, grad, back)
     grad_x = grad_weight = grad_edge = None
     if needs[0]:
-        grad_x, _ = _typed_matmul(False, pairs, batch, not turned, grad, back, edge)
+        grad_x, _ = _typed_matmul(pairs, batch, not turned, grad, back, edge)
     if needs[1]:  # (A_k^T x)^T z for each k
         total = source.new_zeros(into.transpose(2, 3).shape, dtype=acc_dtype(x.dtype))
         for piece in call.pieces(total):
