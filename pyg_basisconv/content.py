@@ -1,7 +1,7 @@
 """The inputs of bases that are computed from content: features of sources, targets and edges, and masks."""
 
 from collections.abc import Sequence
-from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -83,6 +83,7 @@ class Inputs:
 _ALL = slice(None)
 
 
+@dataclass(eq=False, repr=False)
 class Content:
     """The inputs of scores.
 
@@ -101,38 +102,28 @@ class Content:
         edge_values: the parameter of values that edges have, or None; see `BasisConv.forward`.
     """
 
-    def __init__(
-        self,
-        inputs: Inputs,
-        target: Tensor | None = None,
-        edge_attr: Tensor | None = None,
-        mask: Tensor | None = None,
-        valid: Tensor | None = None,
-        observed: bool = False,
-        edges: int = 0,
-        asks_edges: bool = False,
-        members: slice | None = _ALL,
-        edge_values: Theta | None = None,
-    ) -> None:
-        self.inputs, self.target, self.edge_attr, self.mask, self.valid = inputs, target, edge_attr, mask, valid
-        self.observed, self.edges, self.asks_edges = observed, edges, asks_edges
-        self.members, self.edge_values = members, edge_values
-        self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
-        self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
-        self.mapped: list[Mapped] = []  # all that was computed of features by maps
+    inputs: Inputs
+    target: Tensor | None = None
+    edge_attr: Tensor | None = None
+    mask: Tensor | None = None
+    valid: Tensor | None = None
+    observed: bool = False
+    edges: int = 0
+    asks_edges: bool = False
+    members: slice | None = field(default_factory=lambda: _ALL)
+    edge_values: Theta | None = None
+    _shared: dict[Any, Any] = field(default_factory=dict)  # cached results, shared by all that are made of this
+    mapped: list[Mapped] = field(default_factory=list)  # all that was computed of features by maps
+
+    def __post_init__(self) -> None:
+        self.x, self.batch = self.inputs.x, tuple(self.inputs.x.shape[:-2])
 
     def for_members(self, start: int, stop: int) -> "Content":
         """The content of the members start .. stop - 1."""
         if self.members is None:
             return self
         first = self.members.start or 0
-        return self.replace(members=slice(first + start, first + stop))
-
-    def replace(self, **changes: Any) -> "Content":
-        """The same content with some attributes changed."""
-        content = copy(self)
-        vars(content).update(changes)
-        return content
+        return replace(self, members=slice(first + start, first + stop))
 
     def affine(self, of_source: Sequence[Affine], of_target: Sequence[Affine] = ()) -> Sequence[Tensor]:
         """Affine maps of the sources' features, followed by maps of the targets'; in as few products as possible."""

@@ -1,6 +1,7 @@
 """The base class of bases that are made of other bases."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -59,7 +60,7 @@ class Composed(Basis):
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None and not self.keeps_members:
-            graph = graph.holding(graph.content.replace(members=None))
+            graph = graph.holding(replace(graph.content, members=None))
         return self.join(self.bind_parts(graph))
 
     def bind_parts(self, graph: Graph) -> list[BoundBasis]:
