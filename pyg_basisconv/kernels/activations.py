@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
+Activation = Callable[[Tensor], Tensor]
+
 
 class ActivationCode(NamedTuple):
     """The number of an activation in the kernels, and the negative slope of a leaky ReLU.
@@ -58,7 +60,7 @@ def _is_hooked(module: nn.Module) -> bool:
     return "forward" in own or any(own[name] for name in hooks) or _has_any_global_hook()
 
 
-def activation_code(activation: Callable[[Tensor], Tensor] | None) -> ActivationCode | None:
+def activation_code(activation: Activation | None) -> ActivationCode | None:
     """The code of an activation in the kernels; None for those that they do not have."""
     if activation is None:
         return _NONE

@@ -1,19 +1,18 @@
 """Scores of a hidden layer at the entries of a pattern, in chunks: nothing of size E x width is ever stored."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..portable import with_plain
+from .activations import Activation
 from .multihead import gather_sums, segment_sums
 from .op import recorded
 from .pattern import Pattern, split_groups
 
 _CHUNK = 1 << 20  # numbers per chunk
-
-Activation = Callable[[Tensor], Tensor]
 
 
 class _Grouped(NamedTuple):

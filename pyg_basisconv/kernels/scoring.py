@@ -4,13 +4,13 @@ Everything here is node-major: the values of all c heads at a node, or at an ent
 `multihead`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from .activations import ActivationCode, activation_code
+from .activations import Activation, ActivationCode, activation_code
 from .multihead import (
     HELD,
     at_entries,
@@ -26,7 +26,6 @@ from .multihead import (
 )
 from .pattern import Pattern
 
-Activation = Callable[[Tensor], Tensor]
 Tensors = Sequence[Tensor | None]
 
 # How scores are computed, as `Kind` in the kernels.

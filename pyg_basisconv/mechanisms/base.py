@@ -10,6 +10,7 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import check_count, check_depth, reject
 from ..kernels import Pattern, at_entries
+from ..kernels.activations import Activation
 from ..kernels.attend import Side
 from ..kernels.op import add_optional
 from ..kernels.scoring import Scoring
@@ -107,7 +108,7 @@ class Score:
             tensors, sides, lambda t, e: operation(self.evaluate(t[:split], e), other.evaluate(t[split:], e)), dots
         )
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Score":
+    def map(self, function: Activation) -> "Score":
         """The scores under a function; in place if it has an `inplace` option and gradients are disabled."""
         inner, inplace = self.evaluate, self.fresh and isinstance(function, nn.Module) and hasattr(function, "inplace")
 
@@ -232,7 +233,7 @@ class Mechanism(nn.Module):
         """Whether it, or a part of it, reads features of edges."""
         return any(part.edge_dim > 0 for part in self.modules() if isinstance(part, Mechanism))
 
-    def then(self, activation: Callable[[Tensor], Tensor]) -> "Mechanism":
+    def then(self, activation: Activation) -> "Mechanism":
         """The scores under an elementwise function without parameters."""
         return Then(self, activation)
 
@@ -328,7 +329,7 @@ class Scaled(Combination):
 class Then(Combination):
     """`a.then(activation)`."""
 
-    def __init__(self, part: Mechanism, activation: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, part: Mechanism, activation: Activation) -> None:
         super().__init__(part)
         self.activation = elementwise(activation)
 
@@ -341,7 +342,7 @@ class Then(Combination):
         return f"{shown}.then({getattr(self.activation, '__name__', self.activation)})"
 
 
-def elementwise(activation: Any) -> Callable[[Tensor], Tensor]:
+def elementwise(activation: Any) -> Activation:
     """Checks an activation."""
     if not callable(activation) or isinstance(activation, Mechanism):
         reject("activation", "an elementwise function", repr(activation), "such as torch.nn.LeakyReLU(0.2)")

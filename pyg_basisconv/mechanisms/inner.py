@@ -1,7 +1,6 @@
 """Mechanisms that are inner products of vectors of source and target."""
 
 import math
-from collections.abc import Callable
 from typing import Literal, cast
 
 import torch
@@ -12,6 +11,7 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, EdgeProductScores, Pattern, ProductScores, Valued, edge_products, hidden, inner
+from ..kernels.activations import Activation
 from ..kernels.multihead import HELD
 from ..portable import portable
 from ..theta.base import param, project
@@ -83,7 +83,7 @@ class EdgeProductRows(RowScore):
     def heads_first_score(self) -> Score:
         return self._terms.heads_first_score()
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Score:
+    def map(self, function: Activation) -> Score:
         return self._terms.map(function)
 
 

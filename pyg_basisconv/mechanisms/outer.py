@@ -1,9 +1,8 @@
 """Additive mechanisms: sums of terms of source and target, and hidden layers over them."""
 
-from collections.abc import Callable
 from functools import reduce
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProjectedScores, TermScores, hidden
+from ..kernels.activations import Activation
 from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, to_rows
@@ -106,12 +106,7 @@ class ProjectedRows(RowScore):
     """Terms of one set of rows, (*, M, H D), both as sources and as targets; see `kernels.ProjectedScores`."""
 
     def __init__(
-        self,
-        z: Tensor,
-        source: Tensor,
-        target: Tensor,
-        batch: tuple[int, ...] = (),
-        activation: Callable[[Tensor], Tensor] | None = None,
+        self, z: Tensor, source: Tensor, target: Tensor, batch: tuple[int, ...], activation: Activation | None = None
     ) -> None:
         self.given, self.activation = (z, source, target, batch), activation
         self.scoring, self.rows = ProjectedScores(activation), (source, target)
@@ -141,7 +136,7 @@ class ProjectedRows(RowScore):
     def __add__(self, other: Score) -> Score:
         return self._terms + other
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Score:
+    def map(self, function: Activation) -> Score:
         return ProjectedRows(*self.given, function) if self.activation is None else self._terms.map(function)
 
 
@@ -156,28 +151,22 @@ def Biaffine() -> Mechanism:
 
 
 class HiddenLayerRows(RowScore):
-    """A hidden layer over terms of sources, (M, K D), targets, (N, K D), and a few entries, (E, K D); see
-    `kernels.TermScores`.
+    """A hidden layer over terms of sources, (M, K D), targets, (N, K D), and a few entries, (E, K D), which may be
+    None, with the vectors (K, D); see `kernels.TermScores`.
     """
 
-    def __init__(
-        self,
-        source: Tensor,
-        target: Tensor | None,
-        entry: Tensor | None,
-        out: Tensor,
-        activation: Callable[[Tensor], Tensor],
-    ) -> None:
-        self.terms, self.out, self.activation = (source, target, entry), out, activation
-        self.scoring, self.rows = TermScores(activation), (source, target, entry, out)
+    def __init__(self, activation: Activation, *rows: Any) -> None:
+        self.activation, self.scoring, self.rows = activation, TermScores(activation), rows
 
     def snapshot(self) -> Score:
-        return HiddenLayerRows(*self.terms, self.out.clone(), self.activation)
+        *terms, out = cast(tuple[Tensor, ...], self.rows)
+        return HiddenLayerRows(self.activation, *terms, out.clone())
 
     def heads_first_score(self) -> Score:
         names: tuple[Side, ...] = ("source", "target", "entry")
-        terms = {side: t for side, t in zip(names, self.terms, strict=True) if t is not None}
-        tensors = [split_heads(upcast(t), len(self.out)) for t in terms.values()]
+        *given, out = cast(tuple[Tensor, ...], self.rows)
+        terms = {side: t for side, t in zip(names, given, strict=True) if t is not None}
+        tensors = [split_heads(upcast(t), len(out)) for t in terms.values()]
 
         def evaluate(t: Tensors, entries: Entries) -> Tensor:
             at, pattern = {side: to_rows(one) for side, one in zip(terms, t, strict=False)}, entries.pattern
@@ -186,7 +175,7 @@ class HiddenLayerRows(RowScore):
                 source, pattern = rows_of_sources(source, pattern) + at["entry"], pattern.of_entries
             return hidden(self.activation, pattern, len(t[-1]), source, at.get("target"), None, None, t[-1])
 
-        return Score((*tensors, upcast(self.out)), (*terms, "copy"), evaluate)
+        return Score((*tensors, upcast(out)), (*terms, "copy"), evaluate)
 
 
 class MLP(Mechanism):
@@ -215,7 +204,7 @@ class MLP(Mechanism):
     def __init__(
         self,
         dim: int | None = None,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Activation | None = None,
         projected: bool = False,
         target: Target = "own",
         gated: bool = False,
@@ -286,7 +275,7 @@ class MLP(Mechanism):
             if self.edge_dim:
                 edge_rows(content, entries, self.edge_dim)  # checks their width
                 of_edges = content.edge_products(entries, Affine(param(self, "edge")))
-            in_rows = HiddenLayerRows(source, target, of_edges, out, self.activation)
+            in_rows = HiddenLayerRows(self.activation, source, target, of_edges, out)
             form = TermScores(self.activation).form(in_rows.rows, H)
             if held or one_pass_fits(form, source.device, entries.E):
                 return in_rows
@@ -326,7 +315,7 @@ class Perceptron(Combination):
     """
 
     def __init__(
-        self, dim: int, *mechanisms: Mechanism, edge_dim: int = 0, activation: Callable[[Tensor], Tensor] | None = None
+        self, dim: int, *mechanisms: Mechanism, edge_dim: int = 0, activation: Activation | None = None
     ) -> None:
         check_width("dim", dim)
         check_width("edge_dim", edge_dim, 0)

@@ -1,6 +1,5 @@
 """Scores with a node-major form, all heads side by side in a row, as the kernels of `scored_attention` read them."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +8,7 @@ from ..cache import cached_property
 from ..content import Content, Mapped
 from ..entries import Entries
 from ..kernels import Affine, TermScores, at_entries
+from ..kernels.activations import Activation
 from ..kernels.op import add_optional
 from .base import Score, entry_score, node_score, upcast
 
@@ -113,7 +113,7 @@ class TermRows(RowScore):
     """
 
     entry: Tensor | EdgeTerms | ListedTerms | None = None
-    activation: Callable[[Tensor], Tensor] | None = None
+    activation: Activation | None = None
     constant: Tensor | None = None
     targets = 0
     scoring = TermScores()
@@ -123,7 +123,7 @@ class TermRows(RowScore):
         source: Tensor | None = None,
         target: Tensor | None = None,
         entry: Tensor | EdgeTerms | ListedTerms | None = None,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Activation | None = None,
         constant: Tensor | None = None,
         targets: int = 0,
         batch: tuple[int, ...] = (),
@@ -196,7 +196,7 @@ class TermRows(RowScore):
         scaled = None if constant is None else other.times_heads(constant)
         return super().__mul__(other) if scaled is None else scaled
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Score:
+    def map(self, function: Activation) -> Score:
         activation = function if self.activation is None else _chained(self.activation, function)
         return TermRows(*self.of_ends, self.entry, activation, self.constant, self.targets, self.batch)
 
@@ -229,5 +229,5 @@ class MappedRows(TermRows):
         return MappedRows(self.content, self.of_source, target._replace(bias=other.constant))
 
 
-def _chained(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _chained(first: Activation, second: Activation) -> Activation:
     return lambda score: second(first(score))
