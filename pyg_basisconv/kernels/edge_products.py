@@ -5,7 +5,6 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
-from ..portable import with_plain
 from .activations import ActivationCode
 from .multihead import group_sums, scale_rows, sum_channels, to_heads
 from .op import add_optional, recorded
@@ -48,7 +47,6 @@ _record = recorded(
 )
 
 
-@with_plain(_plain)
 def edge_products(c: int, pattern: Pattern, *sides: Tensor | None) -> Tensor:
     r"""The scores :math:`(k_m + a_{mn}) \cdot (q_n + b_{mn})` of c heads. Both factors are stored at all entries.
 

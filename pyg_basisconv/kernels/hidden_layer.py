@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..portable import with_plain
 from .activations import Activation
 from .multihead import gather_sums, segment_sums
 from .op import recorded
@@ -166,7 +165,6 @@ def _activate_with_grad(activation: Activation, u: Tensor, dv: Tensor) -> tuple[
 _record = recorded(3, _hidden, _hidden_backward, _plain)
 
 
-@with_plain(_plain)
 def hidden(activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None) -> Tensor:
     r"""Scores of a perceptron: :math:`s_{he} = a_h \cdot act(l_{h,source(e)} + r_{h,target(e)} + f_e U_h)`.
 

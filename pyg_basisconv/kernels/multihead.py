@@ -225,7 +225,6 @@ _record_inner = recorded(
 )
 
 
-@with_plain(_inner_at_once)
 def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     """(c, M, W), (c, N, W) -> (c, E) at each entry, the inner product of the rows of its source and target.
 
@@ -265,7 +264,6 @@ def _plain_softmax(score: Tensor, end: End) -> Tensor:
 _record_softmax = recorded(1, _softmax, _softmax_backward, lambda end, score: _plain_softmax(score, end))
 
 
-@with_plain(_plain_softmax)
 def softmax(score: Tensor, end: End) -> Tensor:
     r"""(c, E) -> (c, E) the softmax over the entries of each group, :math:`w_e = exp(s_e) / \sum_{e'} exp(s_{e'})`.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..portable import portable
+from ..portable import portable, with_plain
 
 LIBRARY = torch.library.Library("basisconv", "DEF")
 PLAIN = (Tensor, Parameter)  # types whose operations nobody overrides
@@ -83,7 +83,7 @@ def recorded(
         compute: of the arguments, the result, and further tensors that the derivative reads.
         backward: takes the gradient of the result, which tensors need one, the fixed arguments, the tensors, and the
             further ones; returns the gradients of the tensors.
-        plain: of the arguments, the result by differentiable torch operations.
+        plain: of the arguments, the result by differentiable torch operations; for the portable path, too.
     """
 
     def forward(ctx: Any, *args: Any) -> Tensor:
@@ -102,6 +102,7 @@ def recorded(
     rule = {"forward": staticmethod(forward), "backward": staticmethod(derive)}
     record = raw_apply(type(compute.__name__, (torch.autograd.Function,), rule))
 
+    @with_plain(plain)
     def call(*args: Any) -> Tensor:
         if torch.is_grad_enabled() and needs_gradient(*args[fixed:]):
             result: Tensor = record(*args)
