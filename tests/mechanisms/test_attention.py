@@ -977,6 +977,16 @@ def test_a_graph_without_the_grid_of_a_call_is_not_stale() -> None:
         close(on_grid(image).flatten(2).mT, on_rows(image.flatten(2).mT))
 
 
+def test_attention_behind_shifts_is_not_stale() -> None:
+    """It is bound to the graph with the grid of their targets, which is kept, too."""
+    behind = bases.Attention(2, mechanisms.Dot(3), bases.Adjacency())
+    conv = BasisConv(6, 5, bases.Shifts(None, [0, 1]) @ behind)
+    edge_index = torch.randint(8, (2, 20))
+    for _ in range(3):
+        x = torch.randn(8, 6)
+        close(conv(x, edge_index), conv(x, edge_index.clone().to(torch.int32)))  # of another graph
+
+
 @pytest.mark.parametrize(
     "case", ["GAT-graph", "dot-none", "GATv2(shared,edge,bias)-graph", "dot-causal", "Perceptron-graph"]
 )
