@@ -231,10 +231,10 @@ class BasisConv(MessagePassing):
     @fixed_mode
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that no program was made for; its form may be known from a call on another graph."""
-        programs = self._programs
+        programs, usual = self._programs, not portable()
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
-        if known is not None and known.build is not None and not portable():
+        if usual and known is not None and known.build is not None:
             seen, basis = witness(call) if programs.asked_before(key) else None, self._basis_for(call)
             read = _read_alike(basis, self, call, seen)
             program = None if read is None else known.build(basis, *read)
@@ -249,7 +249,7 @@ class BasisConv(MessagePassing):
         programs.keep(key, call, evaluation.program, seen)
         # Only an order that is possible on every graph may be used on others.
         if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
-            programs.forms[alike] = Form(chosen, evaluation.build)
+            programs.forms[alike] = Form(chosen, evaluation.build if usual and self._is_plain(call) else None)
             drop_oldest(programs.forms, FORMS)
         y = evaluation.result()
         return (y, bound.family.matrices) if observed else y
@@ -308,29 +308,25 @@ class BasisConv(MessagePassing):
         """How to evaluate it. Programs are functions at the end of this file; `GridConv` has others for images."""
         inputs, family, graph, reads = bound
         kept = None if graph is None else family  # a bound family is an argument of each call
-        usual = not (chosen.problem.messages or portable())
-        in_steps = usual and not autocasting(inputs.x.device)
+        in_steps = not (chosen.problem.messages or portable() or autocasting(inputs.x.device))
         step = self._step(bound, chosen) if in_steps else None
         if step is not None:
             result = partial(step, inputs.theta, inputs.x, param(self, "bias"), family)
-            build = partial(_build_step, step) if graph is not None and self._is_plain(call) else None
-            return Evaluation(result, partial(_run_step, step, kept, reads), build)
+            return Evaluation(result, partial(_run_step, step, kept, reads), partial(_build_step, step))
         # The same for a family that is computed from content.
         content_step = family.content_step(self.theta, chosen.order) if in_steps and graph is not None else None
         if content_step is not None and graph is not None:
             result = partial(family.in_one_step, chosen.order, inputs, self.bias)
             program = partial(_run_content_step, content_step, graph, reads, observed)
-            on = None if observed or not self._is_plain(call) else content_step.on_graph
+            on = content_step.on_graph
             return Evaluation(result, program, None if on is None else partial(_build_content_step, on))
         result = partial(self._in_order, inputs, family, chosen, call)
-        plain = usual and graph is not None and self._is_plain(call)
         if graph is not None and graph.learns:
             program = partial(_run_order_anew, chosen, graph.holding_weight(None), reads, False)
-            return Evaluation(result, program, partial(_build_order_anew, chosen) if plain else None)
+            return Evaluation(result, program, partial(_build_order_anew, chosen))
         if graph is not None and self.basis.reads_content:
             return Evaluation(result, partial(_run_order_anew, chosen, graph, reads, observed))
-        build = partial(_build_order, chosen) if plain else None
-        return Evaluation(result, partial(_run_order, chosen, kept, reads), build)
+        return Evaluation(result, partial(_run_order, chosen, kept, reads), partial(_build_order, chosen))
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan, call: Call) -> Tensor:
         """The result by the chosen order, in the dtype of autocast, and in memory of its own."""

@@ -62,7 +62,9 @@ class Evaluation(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What is kept of calls of one form, see `form`: the plan, and how to make a program for another graph."""
+    """What is kept of calls of one form, see `form`: the plan, and how to make a program for another graph, if they
+    have no arguments beyond those that are read for it; see `Evaluation`.
+    """
 
     plan: Any
     build: Builder | None
