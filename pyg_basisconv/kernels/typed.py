@@ -1,5 +1,6 @@
 """Products of typed edges with one matrix for each type, on the distinct pairs of a type and an end."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -133,18 +134,11 @@ class Pairs:
 
     def _cut(self, size: int) -> Iterator[Chunk]:
         (_, M, N), (members, counts) = self.sizes, self.runs
-        ends = list(accumulate(counts))
-        first = 0
+        ends = [0, *accumulate(counts)]
         for start in range(0, self.count, size):
             end = min(start + size, self.count)
-            mine = []
-            while True:
-                behind = ends[first]
-                mine.append((members[first], max(behind - counts[first], start) - start, min(behind, end) - start))
-                if behind <= end:
-                    first += 1
-                if behind >= end:
-                    break
+            here = range(bisect_right(ends, start) - 1, bisect_left(ends, end))  # of the members
+            mine = [(members[i], max(ends[i], start) - start, min(ends[i + 1], end) - start) for i in here]
             a, b = int(self.ptr[start]), int(self.ptr[end])
             ptr, index, at = self.ptr[start : end + 1] - a, self.index[a:b], self.at[start:end]
             rows = torch.arange(end - start, dtype=ptr.dtype, device=ptr.device)
