@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyg_basisconv import BasisConv
+from pyg_basisconv.nn import DropIn
 
 from .compare import assert_close, assert_same_gradients, step
 from .measure import Ceilings, Work, clock, interleave, median_ratio, memory
@@ -146,7 +147,7 @@ def best(ways: Iterable[str], build: Callable[[str], Work], device: str) -> tupl
 
 def checked(ours: nn.Module) -> nn.Module:
     """Ours; an error if nothing was converted."""
-    if not any(isinstance(m, BasisConv) for m in ours.modules()):
+    if not any(isinstance(m, BasisConv | DropIn) for m in ours.modules()):
         raise RuntimeError("nothing was converted, so there is nothing to compare")
     return ours
 

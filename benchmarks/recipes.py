@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch_geometric import nn as pyg
 from torch_geometric.typing import WITH_TORCH_SPARSE
 
 from pyg_basisconv import convert
+from pyg_basisconv.nn import GATConv
 
 from .contest import Arguments, Contest
 from .data import Graph
@@ -49,13 +51,17 @@ def with_all_types(graph: Graph) -> Arguments:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A layer on a graph, with gradients of its parameters and x. given: its arguments after x."""
+    """A layer on a graph, with gradients of its parameters and x.
+
+    given: its arguments after x; converted: makes ours of it.
+    """
 
     layer: str
     make: Callable[[], nn.Module]
     given: Callable[[Graph], Arguments]
     size: str
     target: Target
+    converted: Callable[[nn.Module], nn.Module] = convert
     devices: tuple[str, ...] = ("cpu",)
 
     @property
@@ -79,11 +85,34 @@ class RecipeRow:
             reference="edge_index",
             peer=peer,
             arguments=lambda way: call,
-            convert=convert,
+            convert=self.converted,
             ours=call,
             inputs=[x],
         )
         return contest.run(bench, target=self.target, graph=str(graph), E=graph.E, P=WIDTH, Q=WIDTH, ceiling=None)
+
+
+class Seeded(nn.Module):
+    """Draws the same random numbers in each call."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, *args: Any) -> Any:
+        torch.manual_seed(0)
+        return self.conv(*args)
+
+
+def dropping() -> nn.Module:
+    return Seeded(pyg.GATConv(WIDTH, WIDTH // 8, heads=8, dropout=0.6))
+
+
+def as_drop_in(module: nn.Module) -> nn.Module:
+    """With the layer of `pyg_basisconv.nn` in the place of PyG's."""
+    ours = Seeded(GATConv(WIDTH, WIDTH // 8, heads=8, dropout=0.6))
+    ours.load_state_dict(module.state_dict())
+    return ours
 
 
 Layer = tuple[str, Callable[[], nn.Module], Callable[[Graph], Arguments]]
@@ -115,5 +144,10 @@ def recipe_rows() -> list[Row]:
         *(RecipeRow(*layer, size, Target(2)) for layer in PROPAGATING for size in ("Cora", "large, 2M edges")),
         *(RecipeRow(*layer, "medium", Target(3)) for layer in POINTS),
         *(RecipeRow(*layer, "medium", Target(1)) for layer in OTHERS),
+        *(
+            RecipeRow(f"GATConv 8 heads, dropout 0.6, {note}", dropping, plain, size, Target(1), ours)
+            for note, ours in (("converted", convert), ("of nn", as_drop_in))
+            for size in ("Cora", "large")
+        ),
     ]
     return [one_thread(row) for row in rows]

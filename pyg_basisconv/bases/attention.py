@@ -54,6 +54,7 @@ class Attention(Basis):
     """
 
     reads_content = reads_nodes = True
+    draws_at_once = False  # True if dropout draws as layers of PyG do, see `factors_in_order`
 
     def __init__(
         self,
@@ -150,9 +151,9 @@ class Attention(Basis):
         return True
 
     def weighing(self, content: Content, entries: Entries) -> Weighing:
-        """The scores of a content, and how they become weights; draws a new seed for dropout."""
+        """The scores of a content, and how they become weights; draws a new seed for dropout, if it needs one."""
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
-        seed = new_seed() if p else 0
+        seed = None if self.draws_at_once else new_seed() if p else 0
         return Weighing(score, self.normalize, (p, seed), self.weighted)
 
     def entries_on(self, graph: Graph) -> Entries:

@@ -35,6 +35,7 @@ from .weighing import (
     attend_given,
     attend_in_rows,
     dropout_factors,
+    factors_in_order,
     weights_across,
 )
 
@@ -121,8 +122,9 @@ class BoundAttention(MemberByMember):
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that the weights are computed from, (C, ...) each."""
         factor, scored = self.entries.weight if self.weighted else None, self.score.tensors
-        if self.mask_share is not None:
-            factor = self.mask_share if factor is None else factor * self.mask_share
+        for more in (self.mask_share, self._drawn_factors):
+            if more is not None:
+                factor = more if factor is None else factor * more
         if self.batch:
             scored = tuple(t.flatten(0, len(self.batch)) for t in scored)
         return scored if factor is None else (*scored, factor.expand(self.copies, -1))
@@ -130,7 +132,17 @@ class BoundAttention(MemberByMember):
     @property
     def sides(self) -> tuple[Side, ...]:
         """The second axis of each tensor, see `kernels.attend`."""
-        return (*self.score.sides, "entry") if self.has_factors else self.score.sides
+        factors = self.has_factors or self._drawn_factors is not None
+        return (*self.score.sides, "entry") if factors else self.score.sides
+
+    @cached_property
+    def _drawn_factors(self) -> Tensor | None:
+        """(C, E) the factors of a dropout that draws for all entries at once, by target; None without."""
+        p, seed = self.dropout
+        if not p or seed is not None:
+            return None
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        return factors_in_order(p, self.entries, self.K, dtype, self.batch).movedim(-1, 0).flatten(0, -2)
 
     @property
     def undropped(self) -> "BoundAttention":
@@ -169,7 +181,7 @@ class BoundAttention(MemberByMember):
             value = ELEMENTWISE[self.normalize](value)
         factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
-        if p:
+        if p and seed is not None:
             kept = dropout_factors(value, p, seed + first * self.N + entries.first)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)
@@ -324,9 +336,7 @@ class BoundAttention(MemberByMember):
         found, E = self.weighing.in_rows, self.entries.E
         if self.K * E <= BLOCK:  # scores of another form are written out
             return True
-        if found is None or self.dropout[0]:  # dropout draws a number for each entry
-            return False
-        return one_pass_fits(found[0].form(found[1], self.K), self.device, E)
+        return found is not None and one_pass_fits(found[0].form(found[1], self.K), self.device, E)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         mask = cast(tuple[Any, Any], self.origin)[0].mask

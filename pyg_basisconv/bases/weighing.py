@@ -12,6 +12,7 @@ from ..entries import Entries
 from ..kernels import ProductScores, Sums, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import pair_rows
+from ..kernels.grids import Ints
 from ..kernels.scored import observed_attention
 from ..kernels.scoring import Scoring
 from ..mechanisms import Score
@@ -32,13 +33,13 @@ ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
 class Weighing(NamedTuple):
     """How weights are computed from scores.
 
-    score: the scores; normalize: see `Attention`; dropout: the probability, and the seed; weighted: whether to multiply
-    by the weights of the mask.
+    score: the scores; normalize: see `Attention`; dropout: the probability, and the seed, which is None where all
+    weights are drawn for at once, see `factors_in_order`; weighted: whether to multiply by the weights of the mask.
     """
 
     score: Score
     normalize: Normalize
-    dropout: tuple[float, int]
+    dropout: tuple[float, int | None]
     weighted: bool
 
     @property
@@ -89,6 +90,16 @@ def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
     return (_draw(value, seed) >= p).to(value.dtype).div_(1 - p)
 
 
+def factors_in_order(p: float, entries: Entries, K: int, dtype: torch.dtype, batch: Ints = ()) -> Tensor:
+    r"""(\*, E, K) the factors of dropout by target, drawn by torch's dropout in the order of the entries as given.
+
+    So the layers of PyG draw them, whose weights are (E, heads).
+    """
+    factor = F.dropout(torch.ones(*batch, entries.E, K, dtype=dtype, device=entries.device), p)
+    order = entries.pattern.by_target.order
+    return factor if order is None else factor.index_select(-2, order)
+
+
 def attend_in_rows(
     weighing: Weighing,
     entries: Entries,
@@ -109,8 +120,11 @@ def attend_in_rows(
     # calls save, in order.
     z = inputs.rows
     if p:
-        numbers = z.new_empty(theta.K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32))
-        kept = dropout_factors(numbers, p, seed).t()
+        dtype = torch.promote_types(z.dtype, torch.float32)
+        if seed is None:
+            kept = factors_in_order(p, entries, theta.K, dtype)
+        else:
+            kept = dropout_factors(z.new_empty(theta.K, entries.E, dtype=dtype), p, seed).t()
         factor = kept if factor is None else factor * kept
     values = None if valued is None else valued.values_at(entries)
     about = Sums(scoring, weighing.normalize == "source", entries.pattern, theta.K), z, tensors, factor, values

@@ -209,6 +209,7 @@ def attention_conv(
         mask = Adjacency("mean") if average else Adjacency()
     with META:
         basis = Attention(heads, mechanism, mask, normalize, dropout, weighted or average)
+        basis.draws_at_once = True
         conv = BasisConv(P, Q, basis, theta, bias=False, flow=layer.flow, decomposed_layers=layer.decomposed_layers)
     conv.bias = parameter(bias)
     return conv

@@ -127,6 +127,7 @@ def gat(layer: Any) -> nn.Module:
     check_dropout(layer.dropout)
     score = Additive(projected=True)
     attention = Attention(layer.heads, score.then(nn.LeakyReLU(layer.negative_slope)), dropout=layer.dropout)
+    attention.draws_at_once = True
     theta = Heads("concat" if layer.concat else "mean")
     Q = layer.out_channels * (layer.heads if layer.concat else 1)
     with META:

@@ -116,6 +116,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
             score = score.then(nn.LeakyReLU(layer.negative_slope))
         with META:
             basis = Attention(K, score, Adjacency(), dropout=0.0 if layer.mod else layer.dropout)
+            basis.draws_at_once = True
             self.conv = BasisConv((D, parts * D), D, basis, Pass(), bias=False)
             self.conv.theta = Split().build(K, layer.dim * D, layer.dim * D)
             self.sum = BasisConv(-1, -1, Adjacency(), Pass(), bias=False)

@@ -153,7 +153,7 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
                 self._check()
             return y
         evaluator = self._evaluator()
-        if evaluator is None or evaluator.observed or (evaluator.draws and self.training):
+        if evaluator is None or evaluator.observed or (self.training and evaluator.draws_otherwise(args, kwargs)):
             return own_forward(self, *args, **kwargs)
         try:
             return evaluator(self, args, kwargs)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.typing import SparseTensor
 
 from ..convert.registry import Unchanged, apply_rule, check_as_made
 
@@ -144,6 +145,7 @@ class Evaluator:
         self.slots = [(own, name, id(p)) for own, name, p in held]
         self.parts = list(parts.items())
         self.draws = any(_draws(one) for one in self.module.modules())
+        self.draws_alike = all(_draws_alike(one) for one in self.module.modules() if _draws(one))
         inner = [one for one in layer.modules() if one is not layer]
         self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
         every = [found for one in layer.modules() for found in vars(one).items()]
@@ -165,6 +167,12 @@ class Evaluator:
     def observed(self) -> bool:
         """Whether a hook, or an explainer of an inner layer, observes how the layer computes."""
         return any(self.hooks) or any(one["_explain"] for one in self.explained)
+
+    def draws_otherwise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call in training draws other random numbers than the layer would, after the same seed."""
+        if not self.draws:
+            return False
+        return not (self.draws_alike and all(map(_in_order, (*args[1:], *kwargs.values()))))
 
     @property
     def current(self) -> bool:
@@ -224,3 +232,19 @@ def _storage(t: Tensor) -> int:
 def _draws(part: nn.Module) -> bool:
     """Whether a module draws random numbers in training."""
     return bool(getattr(part, "dropout", 0.0) or getattr(part, "draws", False)) or isinstance(part, _DropoutNd)
+
+
+def _draws_alike(part: nn.Module) -> bool:
+    """Whether it, or a part of it, draws the numbers that the layer would, for edges in order."""
+    if getattr(part, "draws", False):
+        return False
+    return any(getattr(one, "draws_at_once", False) and one.dropout for one in part.modules())
+
+
+def _in_order(given: Any) -> bool:
+    """Whether edges, if an argument has some, are in the order in which the layer, too, computes their weights."""
+    if isinstance(given, dict):
+        return all(map(_in_order, given.values()))
+    if isinstance(given, Tensor):
+        return type(given) in (Tensor, nn.Parameter) and given.layout is torch.strided
+    return not isinstance(given, SparseTensor)

@@ -16,7 +16,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
-from torch_geometric import seed_everything
+from torch_geometric import EdgeIndex, seed_everything
 from torch_geometric.data import HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
@@ -24,6 +24,8 @@ from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import BasisConv, GridConv, bases, convert, mechanisms, theta as thetas
 from pyg_basisconv.__main__ import main
+from pyg_basisconv.bases import bound_attention, weighing
+from pyg_basisconv.bases.weighing import factors_in_order
 from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges
 from pyg_basisconv.convert.refused import PARTLY, REFUSED
@@ -32,7 +34,7 @@ from pyg_basisconv.nn import DropIn
 from pyg_basisconv.nn.evaluator import Evaluator
 from pyg_basisconv.verify import Case, N, P, Q, compare, drawn, features, graph, made
 from pyg_basisconv.verify.recipes import constructed
-from tests.convert.conversion import ENDS, agree, evaluated, example, like, runner, same_state, through_a_file
+from tests.convert.conversion import ENDS, agree, evaluated, example, like, over, runner, same_state, through_a_file
 from tests.convert.test_left import LEFT
 
 NAMES = [name for name in drop_in.__all__ if name not in ("DropIn", "Dropout", "drop_in")]
@@ -52,6 +54,10 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Those that `pyg_basisconv.nn` has by their names: of a name that PyG and torch both have, Linear, it has PyG's.
 NAMED = [p for p in ENDS if p.values[0] != "Linear"]
+
+# Those that drop weights of attention in training.
+DROPPING = ["GATConv", "GATv2Conv", "TransformerConv", "FAConv", "SuperGATConv", "HEATConv", "HANConv", "DenseGATConv"]
+DROPPING += ["RGATConv", "HypergraphConv"]
 
 
 # --- the same function ---
@@ -665,14 +671,43 @@ def test_subclasses() -> None:
     assert evaluated(scaled)
 
 
-def test_dropout_of_attention_draws_as_pyg_does() -> None:
-    x, (edge_index, _) = features(N, P), graph()
-    ours, reference = other("GATConv", P, Q, heads=2, dropout=0.5)
-    found = []
-    for module in (ours, reference):
+@pytest.mark.parametrize(
+    ("kind", "options"), over(lambda kind, sweep: [o for o in sweep if kind in DROPPING and not o.get("mod")])
+)
+@pytest.mark.sweep(12)
+def test_dropout_draws_what_the_layer_draws(kind: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn_here = []
+
+    def counted(*args: Any) -> Tensor:
+        drawn_here.append(args)
+        return factors_in_order(*args)
+
+    for module in (weighing, bound_attention):
+        monkeypatch.setattr(module, "factors_in_order", counted)
+    case, states = example(kind, options | {"dropout": 0.5}), []
+
+    def call(f: nn.Module, *leaves: Tensor) -> Tensor:
         torch.manual_seed(4)
-        found.append((module(x, edge_index), module(x, edge_index), module.eval()(x, edge_index)))
-    torch.testing.assert_close(*found)
+        y = case.call(f.train(), *leaves)
+        states.append(torch.get_rng_state())
+        return y
+
+    agree(case._replace(call=call), 1e-10, like(case.reference))
+    assert len({tuple(state.tolist()) for state in states}) == 1
+    per_call = 4 if kind == "HANConv" else int(options.get("use_attention", kind != "HypergraphConv"))
+    assert len(drawn_here) == per_call * (1 if kind == "SuperGATConv" else 2)  # which draws pairs of nodes, too
+
+
+def test_dropout_of_edges_in_another_order_is_pygs() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("TransformerConv", P, Q, heads=2, dropout=0.5)
+    matrix = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(edge_index.shape[1]).double(), (N, N))
+    for edges in (edge_index, matrix.coalesce().to_sparse_csr(), EdgeIndex(edge_index)):
+        found = []
+        for module in (ours, reference):
+            torch.manual_seed(4)
+            found.append((module.train()(x, edges), module(x, edges), module.eval()(x, edges)))
+        torch.testing.assert_close(*found)
     assert evaluated(ours)
 
 
