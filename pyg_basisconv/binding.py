@@ -14,7 +14,7 @@ from .features import check_bound, check_like, num_rows, read_features
 from .graph import Graph, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
-from .program import Call
+from .program import Call, reads_in_each_call
 from .reading import read_graph
 from .theta import Theta
 
@@ -135,6 +135,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
         sources=x[0].shape[-2] if isinstance(x, tuple | list) else None,
         grid=shape,
         seen=seen,
+        in_each_call=reads_in_each_call(modules["basis"], call.edge_weight),
     )
     for name in ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid"):
         value = getattr(call, name)

@@ -29,7 +29,7 @@ from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable, with_plain
 from .printing import arguments
-from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, witness
+from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, reads_in_each_call, witness
 from .reading import read_graph
 from .sparse import Sparse
 from .theta import Theta, default
@@ -219,7 +219,7 @@ class BasisConv(MessagePassing):
         key = self._observed_key(call) if observed else call_key(self, call)
         if key is None:
             return self.evaluate(*call, observed=observed)
-        program = self._programs.find(key, call)
+        program = self._programs.find(key, self._modules["basis"], call)
         return self._first(key, call, observed) if program is None else program(self, call)
 
     def _observed_key(self, call: Call) -> Hashable | None:
@@ -231,22 +231,22 @@ class BasisConv(MessagePassing):
     @fixed_mode
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that no program was made for; its form may be known from a call on another graph."""
-        programs, usual = self._programs, not portable()
+        programs, own, usual = self._programs, self.basis, not portable()
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
         if usual and known is not None and known.build is not None:
-            seen, basis = witness(call) if programs.asked_before(key) else None, self._basis_for(call)
+            seen, basis = witness(own, call) if programs.asked_before(key) else None, self._basis_for(call)
             read = _read_alike(basis, self, call, seen)
             program = None if read is None else known.build(basis, *read)
             if program is not None:
                 if seen is not None:
-                    programs.keep(key, call, program, seen)
+                    programs.keep(key, own, call, program, seen)
                 return program(self, call)
-        seen = witness(call)
+        seen = witness(own, call)
         bound = self._bind(call, observed, seen)
         chosen = self._choose(bound) if known is None else known.plan
         evaluation = self._evaluation(call, bound, chosen, observed)
-        programs.keep(key, call, evaluation.program, seen)
+        programs.keep(key, own, call, evaluation.program, seen)
         # Only an order that is possible on every graph may be used on others.
         if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
             programs.forms[alike] = Form(chosen, evaluation.build if usual and self._is_plain(call) else None)
@@ -597,6 +597,7 @@ def _read_alike(basis: Basis, layer: BasisConv, call: Call, seen: Witness | None
         sources=rows if pair else None,
         flow=layer.flow,
         seen=seen,
+        in_each_call=reads_in_each_call(layer.basis, call.edge_weight),
     )
     return graph, sources if pair else whole
 

@@ -102,8 +102,8 @@ class Graph:
         return graph._replace(content=self.content, _edge_attr=self._edge_attr)
 
     def holding_weight(self, weight: Tensor | None) -> "Graph":
-        """The same graph with weights that learn, as it had them before, or without any; without derived results."""
-        return self._replace(weight=weight, _memo={})
+        """The same graph without derived results, with weights that are read in each call, or None for now."""
+        return self._replace(weight=weight, learns=True, _memo={})
 
     @property
     def edge_attr(self) -> Tensor | None:

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
+from .backend import uses_triton
 from .cache import Entry, Witness, constituents, drop_expired, drop_oldest
 from .costs import rounded
 from .features import is_head
@@ -96,23 +97,24 @@ class Programs:
         drop_oldest(self._asked, _LIMIT)
         return before
 
-    def find(self, key: Hashable, call: Call) -> Program | None:
+    def find(self, key: Hashable, basis: Any, call: Call) -> Program | None:
         """The program of an earlier call that was like this one."""
         kept = self._kept.get(key)
-        if kept is None or (kept.witness.compares and not kept.witness.agrees(_parts(call))):
+        if kept is None or (kept.witness.compares and not kept.witness.agrees(_parts(basis, call))):
             return None
         return kept.value
 
-    def keep(self, key: Hashable, call: Call, program: Program, seen: Witness) -> None:
+    def keep(self, key: Hashable, basis: Any, call: Call, program: Program, seen: Witness) -> None:
         """Keeps a program, unless the tensors that it was made from have changed meanwhile.
 
         Args:
             key: of the call, see `call_key`.
+            basis: of the layer.
             call: the call that the program was made for.
             program: the program.
             seen: a witness of the tensors, from before the program was made; see `witness`.
         """
-        if seen.compares and not seen.agrees(_parts(call)):  # a change of integers changes the key
+        if seen.compares and not seen.agrees(_parts(basis, call)):  # a change of integers changes the key
             return
         kept = self._kept
         drop_expired(kept)
@@ -125,12 +127,12 @@ class Programs:
 _STRUCTURE, _WEIGHTS, _CONTENT, _SIZE, _VALUES = (1, 2, 3, 6, 7), 2, (4, 8, 9), 5, 11
 
 
-def _parts(call: Call) -> list[Tensor]:
+def _parts(basis: Any, call: Call) -> list[Tensor]:
     """The dense tensors that a family is bound to."""
     found: list[Tensor] = []
     for i in _STRUCTURE:
         t = call[i]
-        if i == _WEIGHTS and learns(t):  # a program reads them in each call
+        if i == _WEIGHTS and reads_in_each_call(basis, t):
             continue
         if type(t) is Tensor and t.layout is torch.strided:
             found.append(t)
@@ -140,9 +142,9 @@ def _parts(call: Call) -> list[Tensor]:
     return found
 
 
-def witness(call: Call) -> Witness:
+def witness(basis: Any, call: Call) -> Witness:
     """Of the tensors that a family is to be bound to."""
-    return Witness(_parts(call))
+    return Witness(_parts(basis, call))
 
 
 def call_key(layer: Any, call: Call) -> Hashable | None:
@@ -201,7 +203,7 @@ def call_key(layer: Any, call: Call) -> Hashable | None:
     for i, t in enumerate(call[2:-1], 2):
         if t is None:
             continue
-        if i == _WEIGHTS and learns(t) and not basis.reads_content:
+        if i == _WEIGHTS and reads_in_each_call(basis, t):
             found = (t.shape, t.dtype, t.layout, t.device) if _plain(t) else None
         elif i in _STRUCTURE:
             found = t if type(t) in (int, float) else _identity(t)
@@ -243,7 +245,8 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
             found.append(i)
         elif isinstance(t, Tensor):
             entries = t._nnz() if t.layout in _SPARSE else t.numel()
-            found.append((i, type(t), t.dtype, t.layout, t.dim(), rounded(entries), i == _WEIGHTS and learns(t)))
+            in_each_call = i == _WEIGHTS and reads_in_each_call(basis, t)
+            found.append((i, type(t), t.dtype, t.layout, t.dim(), rounded(entries), in_each_call))
         else:
             return None
     return tuple(found)
@@ -254,9 +257,13 @@ def _autocast() -> Hashable:
     return tuple([torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda")])
 
 
-def learns(t: Any) -> bool:
-    """Whether weights of edges learn. A family with them is made in each call."""
-    return isinstance(t, Tensor) and t.requires_grad
+def reads_in_each_call(basis: Any, weight: Any) -> bool:
+    """Whether a family is bound to weights of edges in each call: to those that learn; and on a GPU, where a comparison
+    with earlier ones would wait, to all that it takes unseen.
+    """
+    if not isinstance(weight, Tensor) or basis.reads_content:
+        return False
+    return weight.requires_grad or (basis.binds_unseen and (weight.is_cuda or uses_triton(weight.device)))
 
 
 def _plain(t: Any) -> bool:

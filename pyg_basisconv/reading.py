@@ -39,6 +39,7 @@ def read_graph(
     sources: int | None = None,
     grid: Ints | None = None,
     seen: Witness | None = None,
+    in_each_call: bool = False,
 ) -> Graph:
     """Reads a graph. The same unchanged tensors give the same `Graph`, with all that was derived from it.
 
@@ -57,6 +58,7 @@ def read_graph(
         sources: see `Graph`.
         grid: see `Graph`.
         seen: a witness of the tensors, if one was made before the call; in the order of the arguments.
+        in_each_call: whether the weights are read in each call, so that nothing that depends on them is kept.
 
     Raises:
         ValueError: if an argument does not fit, with what was expected, what came, and the fix.
@@ -78,6 +80,9 @@ def read_graph(
             check_form(name, t)
     given = _Arguments(edges, edge_weight, edge_type, M, N, dtype, device, batch, lambda_max, target_row, sources, grid)
     known = (edges.form, M, N, dtype, device, lambda_max if eigen is None else None, target_row, sources, grid)
+    if in_each_call:
+        graph = given.read()
+        return graph.holding_weight(graph.weight)
     return _GRAPHS.get((*edges.tensors, *numbers.values()), known, given.read, seen)
 
 

@@ -37,6 +37,7 @@ class GraphMatrix(Basis):
     """One matrix on the graph's edges, with or without loops. A subclass computes its weights in `matrix`."""
 
     reads_types = False
+    binds_unseen = True
 
     def matrix(self, graph: Graph) -> tuple[EdgeSet, Tensor | None]:
         """The entries and their weights, None for ones."""
@@ -425,8 +426,8 @@ def reciprocal(total: Tensor) -> Tensor:
 
 
 def _check_degrees(s: EdgeSet, weight: Tensor, *degrees: Tensor) -> None:
-    """Rejects negative degrees. Those of weights that learn are looked at once for a graph on a GPU, where it waits."""
-    if weight.is_cuda and weight.requires_grad:
+    """Rejects negative degrees. On a GPU, where it would wait, they are looked at once for a graph."""
+    if weight.is_cuda:
         s.memo(("degrees checked", len(degrees)), lambda: _reject_negative(*degrees))
     else:
         _reject_negative(*degrees)

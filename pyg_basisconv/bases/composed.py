@@ -29,6 +29,7 @@ class Composed(Basis):
         self.reads_content = any(part.reads_content for part in parts)
         self.reads_types = any(part.reads_types for part in parts)
         self.pools = any(part.pools for part in parts)
+        self.binds_unseen = all(part.binds_unseen for part in parts)
         self.counts_batch = any(part.counts_batch for part in parts)
         self.variance_gain = parts[0].variance_gain
         self.axes = next((part.axes for part in parts if part.axes is not None), None)

@@ -26,6 +26,8 @@ class Edges(Basis):
     tensor([ 6., 18.])
     """
 
+    binds_unseen = True
+
     def __init__(self, K: int = 1) -> None:
         super().__init__(K)
 

@@ -112,7 +112,7 @@ class Identity(Basis):
     """
 
     needs_edges = reads_types = False
-    reads_target = True
+    reads_target = binds_unseen = True
 
     def __init__(self) -> None:
         super().__init__(1)

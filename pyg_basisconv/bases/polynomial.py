@@ -151,6 +151,7 @@ class OfSquareMatrix(Basis):
         if operator.reads_content:
             reject("operator", "a basis that reads no features", operator, "multiply such bases with @: a @ a")
         self.operator, self.needs_edges, self.reads_types = operator, operator.needs_edges, operator.reads_types
+        self.binds_unseen = operator.binds_unseen
         self.depth = check_depth("operator", operator)
 
     def bind_operator(self, graph: Graph) -> BoundBasis:
@@ -198,6 +199,7 @@ class Diffusion(Basis):
     """
 
     reads_types = False
+    binds_unseen = True
 
     def __init__(self, K: int, direction: Literal["both", "out", "in"] = "both") -> None:
         super().__init__(K)
@@ -244,7 +246,7 @@ class Chebyshev(Basis):
             if not isinstance(lambda_max, int | float) or not 0 < lambda_max < float("inf"):
                 reject("lambda_max", "a positive finite number, 'exact' or None", lambda_max, "give one of them")
             lambda_max = float(lambda_max)
-        self.lambda_max = lambda_max
+        self.lambda_max, self.binds_unseen = lambda_max, lambda_max != "exact"
 
     def build(self, graph: Graph) -> BoundBasis:
         lists = self.laplacian.listed(graph) if self.lambda_max is graph.lambda_max is None else None
