@@ -82,6 +82,11 @@ def uses_triton(device: torch.device) -> bool:
     return device.type == "cuda" and _triton_status(device.index) == "in use"
 
 
+def waits(device: torch.device) -> bool:
+    """Whether who looks at numbers waits for the device; where Triton is interpreted it is taken for one that does."""
+    return device.type == "cuda" or uses_triton(device)
+
+
 def starts_triton(device: torch.device) -> bool:
     """The same in this call: what traces it, and dispatch modes, do not see the kernels, and get torch's operations."""
     return uses_triton(device) and not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())

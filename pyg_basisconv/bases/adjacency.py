@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import starts_triton
+from ..backend import starts_triton, waits
 from ..basis import Basis, BoundBasis, EdgeList
 from ..edge_set import EdgeSet
 from ..errors import check_choice, reject
@@ -427,7 +427,7 @@ def reciprocal(total: Tensor) -> Tensor:
 
 def _check_degrees(s: EdgeSet, weight: Tensor, *degrees: Tensor) -> None:
     """Rejects negative degrees. On a GPU, where it would wait, they are looked at once for a graph."""
-    if weight.is_cuda:
+    if waits(weight.device):
         s.memo(("degrees checked", len(degrees)), lambda: _reject_negative(*degrees))
     else:
         _reject_negative(*degrees)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..backend import waits
 from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
@@ -153,7 +154,9 @@ class Attention(Basis):
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """The scores of a content, and how they become weights; draws a new seed for dropout, if it needs one."""
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
-        seed = None if self.draws_at_once else new_seed() if p else 0
+        # On a GPU a seed of the host would stay in a CUDA graph, which draws anew where torch does.
+        at_once = self.draws_at_once or waits(entries.device)
+        seed = None if at_once else new_seed() if p else 0
         return Weighing(score, self.normalize, (p, seed), self.weighted)
 
     def entries_on(self, graph: Graph) -> Entries:

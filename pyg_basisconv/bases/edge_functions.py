@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.inits import reset
 
+from ..backend import waits
 from ..basis import Basis, BoundBasis
 from ..edge_set import EdgeSet, gather, gather_pattern
 from ..errors import check_choice, check_count, check_flags, reject, shape_or_type
@@ -49,6 +50,7 @@ class EdgeFunctions(Basis):
 
     reads_content = reads_edges = True
     reads_types = False
+    needs_finite = False  # True if features that are not finite are refused
 
     def __init__(self, K: int, dim: int | None = None, norm: Norm = None) -> None:
         super().__init__(K)
@@ -63,6 +65,7 @@ class EdgeFunctions(Basis):
 
     def build(self, graph: Graph) -> BoundBasis:
         s, z, weight = graph.structure, self._features(graph), None if graph.weight is None else graph.weights
+        z = finite(s, z) if self.needs_finite else z
         if self.norm is not None:
             weight = graph.memo("mean of edges", lambda: normalise(s, weight, "mean", graph.acc_dtype))
         return self.family(s, z, graph.apply_mask(weight), graph.dtype)
@@ -134,10 +137,21 @@ def _squares(z: Tensor, points: Tensor, scale: Tensor) -> Tensor:
     return total.t()  # as kernels read it
 
 
-def check_finite(z: Tensor) -> None:
-    """Rejects features that are not finite."""
-    if any_seen(z.detach() * 0):  # of what is not finite this is not a number
-        reject("edge_attr", "finite numbers", z[~torch.isfinite(z)][0].item(), "remove what is not finite")
+def finite(s: EdgeSet, z: Tensor) -> Tensor:
+    """The features of edges; rejects those that are not finite. A GPU would wait: there the first of a graph are looked
+    at, and later ones become NaN.
+    """
+    zero_or_nan = z.detach() * 0
+
+    def check() -> None:
+        if any_seen(zero_or_nan):
+            reject("edge_attr", "finite numbers", z[~torch.isfinite(z)][0].item(), "remove what is not finite")
+
+    if not waits(z.device):
+        check()
+        return z
+    s.memo("features are finite", check)
+    return z + zero_or_nan
 
 
 class Gaussians(EdgeFunctions):
@@ -159,6 +173,8 @@ class Gaussians(EdgeFunctions):
     (torch.Size([3, 4]), torch.Size([5, 2]))
     """
 
+    needs_finite = True
+
     def __init__(self, K: int, dim: int, norm: Norm = None) -> None:
         super().__init__(K, dim, norm)
         check_count("dim", dim)
@@ -172,7 +188,6 @@ class Gaussians(EdgeFunctions):
         nn.init.xavier_uniform_(self.width)
 
     def values(self, z: Tensor) -> Tensor:
-        check_finite(z)
         scale = (1e-15 + upcast(self.width).square()).reciprocal()
         return _squares(z, upcast(self.mean), scale).mul(-0.5).exp()
 
@@ -265,6 +280,7 @@ class Points(EdgeFunctions):
     tensor([0.5000, 1.0000])
     """
 
+    needs_finite = True
     points: Tensor
 
     def __init__(
@@ -283,7 +299,6 @@ class Points(EdgeFunctions):
         self.extent, self.influence = float(extent), influence
 
     def values(self, z: Tensor) -> Tensor:
-        check_finite(z)
         points = upcast(self.points).to(z.dtype)
         square = _squares(z, points, torch.ones_like(points))  # (E, K)
         if self.influence == "gaussian":

@@ -1,4 +1,4 @@
-"""Weights of edges that are read in each call, as on a GPU, where a comparison with earlier ones would wait."""
+"""Calls that may not wait for a GPU: weights of edges, features and dropout, without a look at numbers."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -40,7 +40,7 @@ def graph(seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyg_basisconv.program.uses_triton", lambda device: True)
+    monkeypatch.setattr("pyg_basisconv.program.waits", lambda device: True)
 
 
 def unseen(conv: nn.Module, *args: Tensor) -> Tensor:
@@ -92,3 +92,33 @@ def test_what_would_look_at_numbers_is_compared(on_gpu: None) -> None:
     for factor in (1.0, 1.0, 2.0):
         weight.data.mul_(factor)
         assert_close(conv(x, edge_index, weight), conv(x, basis.bind(edge_index, weight.clone())))
+
+
+@pytest.mark.parametrize("basis", [bases.Gaussians(3, 2), bases.Points([[0.0, 1.0]], 2.0)], ids=["Gaussians", "Points"])
+def test_features_are_looked_at_in_the_first_call(basis: Basis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyg_basisconv.bases.edge_functions.waits", lambda device: True)
+    conv, x, (edge_index, _) = BasisConv(P, Q, basis).double(), torch.randn(N, P).double(), graph(0)
+    z = torch.rand(E, 2, dtype=torch.float64)
+    z[4, 1] = torch.inf
+    with pytest.raises(ValueError, match="finite numbers"):
+        conv(x, edge_index, edge_attr=z)
+    z[4, 1] = 0.5
+    y = conv(x, edge_index, edge_attr=z)
+    monkeypatch.setattr("pyg_basisconv.bases.edge_functions.any_seen", None)  # nobody looks at them any more
+    torch.testing.assert_close(conv(x, edge_index, edge_attr=z), y)
+    z[4, 1] = torch.inf
+    wrong = conv(x, edge_index, edge_attr=z).isnan().any(1)
+    assert wrong.nonzero().flatten().tolist() == [int(edge_index[1, 4])]
+
+
+def test_dropout_has_no_seed_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyg_basisconv.bases.attention.waits", lambda device: True)
+    monkeypatch.setattr("pyg_basisconv.bases.attention.new_seed", None)
+    reference, x, (edge_index, _) = pyg.GATConv(P, Q, 2, dropout=0.5).double(), torch.randn(N, P).double(), graph(0)
+    conv = convert(reference)
+    conv.conv.basis.draws_at_once = False
+    found = []
+    for layer in (conv, reference):
+        torch.manual_seed(0)
+        found.append(layer(x, edge_index))
+    assert_close(*found)
