@@ -55,6 +55,14 @@ def test_pairs(kind: str, M: int, N: int, path: str) -> None:
         close(a, b)
 
 
+def test_a_bound_family_is_moved_to_the_device_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, asked = bases.Adjacency().bind(torch.tensor([[0, 1], [1, 2]])), []
+    monkeypatch.setattr(type(bound), "to", lambda bound, device: asked.append(device))
+    for device in (None, 1, "cuda:2"):
+        bound.cuda(device)
+    assert asked == ["cuda", torch.device("cuda", 1), "cuda:2"]
+
+
 def test_a_product_on_one_source_and_several_targets() -> None:
     """Behind the first factor, targets stand where they stand in what it gives, and not behind the sources."""
     x, edges = (draw(1, 3), draw(3, 3, seed=1)), torch.tensor([[0, 0], [0, 2]])
