@@ -294,22 +294,28 @@ class _Parameters:
         for m, name, t in own:
             self._places.setdefault(id(t), []).append((m, name))
         self.overlap = any(id(t._base) in self._places for _, _, t in own)
+        self._flat: dict[tuple[int, int], set[int]] = {}  # by the memory of those that are contiguous
+        for _, _, t in own:
+            if t.is_contiguous():
+                self._flat.setdefault((t.data_ptr(), t.numel()), set()).add(id(t))
         self._indices: dict[int, int] = {}
         self.reads: list[_Read] = []
         self.ties: list[tuple[dict[str, Any], str, int]] = []
 
     def index(self, t: Tensor) -> int | None:
         """The index of a parameter, or of the parameter that t is a flat view of; None if t is neither."""
-        if id(t) not in self._places and t._base is not None and t.is_contiguous():
-            t = t._base
-        if id(t) not in self._places:
+        own = id(t)
+        if own not in self._places and t._base is not None and t.is_contiguous():
+            alike = self._flat.get((t.data_ptr(), t.numel()), set())
+            own = next(iter(alike)) if len(alike) == 1 else own
+        if own not in self._places:
             return None
-        if id(t) not in self._indices:
-            (module, name), *others = self._places[id(t)]
-            self._indices[id(t)] = index = len(self.reads)
-            self.reads.append(_Read(module._parameters, name, t.shape))
+        if own not in self._indices:
+            (module, name), *others = self._places[own]
+            self._indices[own] = index = len(self.reads)
+            self.reads.append(_Read(module._parameters, name, module._parameters[name].shape))  # type: ignore[union-attr]
             self.ties += [(m._parameters, other, index) for m, other in others]
-        return self._indices[id(t)]
+        return self._indices[own]
 
     def map(self, one: Affine) -> _Map | None:
         """A map by the parameters that it is made of; None if these are no parameters."""

@@ -14,7 +14,9 @@ from torch.func import functional_call
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch_geometric import nn as pyg
 
+import pyg_basisconv.nn as drop_in
 from pyg_basisconv import BasisConv, bases, reading, theta
 from pyg_basisconv.backend import KERNELS
 from pyg_basisconv.bases import replay
@@ -116,6 +118,29 @@ def test_the_numbers_and_derivatives_of_a_call_that_is_replayed(kind: str, two: 
             close(mine.detach(), theirs.detach(), 1e-9)
     assert replayed[-1]
     assert len(learnt) + len(features) == len(inputs)
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv", "ResGatedGraphConv"])
+def test_drop_ins_whose_parameters_are_views_are_replayed(kind: str, replayed: list[bool]) -> None:
+    reference = getattr(pyg, kind)(P, 4).double()
+    ours = getattr(drop_in, kind)(P, 4).double()
+    ours.load_state_dict(reference.state_dict())
+    x, edges = given()
+
+    def same() -> None:
+        with torch.no_grad():
+            for _ in range(4):
+                close(ours(x, edges), reference(x, edges))
+
+    same()
+    assert replayed[-1]
+    if kind in ("TransformerConv", "ResGatedGraphConv"):  # tied biases, and untied again
+        for layer in (ours, reference):
+            layer.lin_key.bias = layer.lin_query.bias
+        same()
+        for layer in (ours, reference):
+            layer.lin_query.bias = nn.Parameter(draw(4, seed=9))
+        same()
 
 
 EDGE_DIM = 3
