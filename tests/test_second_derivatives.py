@@ -114,3 +114,10 @@ def test_what_cannot_is_said() -> None:
     x = torch.randn(7, 8, device="cuda", requires_grad=True)
     with pytest.raises(ValueError, match="order: expected one whose gradient has a derivative"):
         torch.autograd.grad(conv(x).sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("order", ["auto", "compacted", "theta_first", "a_first"])
+def test_relations_without_edges(order: str) -> None:
+    conv, none = BasisConv(4, 6, bases.Relations(5), order=order).double(), torch.zeros(2, 0, dtype=torch.long)
+    found = penalty(conv, torch.randn(20, 4).double(), none, edge_type=none[0])
+    assert all(not g.any() for g in found)

@@ -18,7 +18,7 @@ from ..mechanisms.base import entry_score, node_score, table_score
 from ..printing import arguments
 from .bound_attention import BoundAttention
 from .masks import Complete
-from .weighing import ELEMENTWISE, Normalize, Weighing, new_seed
+from .weighing import ELEMENTWISE, AtOnce, Normalize, Weighing, new_seed
 
 
 class Attention(Basis):
@@ -55,7 +55,7 @@ class Attention(Basis):
     """
 
     reads_content = reads_nodes = True
-    draws_at_once = False  # True if dropout draws as layers of PyG do, see `factors_in_order`
+    draws_at_once = False  # True if dropout draws as layers of PyG do, see `AtOnce`
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Attention(Basis):
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
         # On a GPU a seed of the host would stay in a CUDA graph, which draws anew where torch does.
         at_once = self.draws_at_once or waits(entries.device)
-        seed = None if at_once else new_seed() if p else 0
+        seed = 0 if not p else AtOnce() if at_once else new_seed()
         return Weighing(score, self.normalize, (p, seed), self.weighted)
 
     def entries_on(self, graph: Graph) -> Entries:

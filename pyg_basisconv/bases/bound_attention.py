@@ -30,12 +30,12 @@ from .native_attention import NativeAttention
 from .replay import Replays
 from .weighing import (
     ELEMENTWISE,
+    AtOnce,
     Weighing,
     attend_all_pairs,
     attend_given,
     attend_in_rows,
     dropout_factors,
-    factors_in_order,
     weights_across,
 )
 
@@ -139,10 +139,10 @@ class BoundAttention(MemberByMember):
     def _drawn_factors(self) -> Tensor | None:
         """(C, E) the factors of a dropout that draws for all entries at once, by target; None without."""
         p, seed = self.dropout
-        if not p or seed is not None:
+        if not isinstance(seed, AtOnce):
             return None
         dtype = torch.promote_types(self.dtype, torch.float32)
-        return factors_in_order(p, self.entries, self.K, dtype, self.batch).movedim(-1, 0).flatten(0, -2)
+        return seed.factors(p, self.entries, self.K, dtype, self.batch).movedim(-1, 0).flatten(0, -2)
 
     @property
     def undropped(self) -> "BoundAttention":
@@ -181,7 +181,7 @@ class BoundAttention(MemberByMember):
             value = ELEMENTWISE[self.normalize](value)
         factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
-        if p and seed is not None:
+        if p and not isinstance(seed, AtOnce):
             kept = dropout_factors(value, p, seed + first * self.N + entries.first)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)

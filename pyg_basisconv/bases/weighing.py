@@ -33,13 +33,13 @@ ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
 class Weighing(NamedTuple):
     """How weights are computed from scores.
 
-    score: the scores; normalize: see `Attention`; dropout: the probability, and the seed, which is None where all
-    weights are drawn for at once, see `factors_in_order`; weighted: whether to multiply by the weights of the mask.
+    score: the scores; normalize: see `Attention`; dropout: the probability, and the seed, or what draws for all weights
+    at once; weighted: whether to multiply by the weights of the mask.
     """
 
     score: Score
     normalize: Normalize
-    dropout: tuple[float, int | None]
+    dropout: "tuple[float, int | AtOnce]"
     weighted: bool
 
     @property
@@ -90,14 +90,22 @@ def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
     return (_draw(value, seed) >= p).to(value.dtype).div_(1 - p)
 
 
-def factors_in_order(p: float, entries: Entries, K: int, dtype: torch.dtype, batch: Ints = ()) -> Tensor:
-    r"""(\*, E, K) the factors of dropout by target, drawn by torch's dropout in the order of the entries as given.
+class AtOnce:
+    """Draws for all weights of a call at once, by torch's dropout, in the order in which the entries were given.
 
-    So the layers of PyG draw them, whose weights are (E, heads).
+    So the layers of PyG draw, whose weights are (E, heads).
     """
-    factor = F.dropout(torch.ones(*batch, entries.E, K, dtype=dtype, device=entries.device), p)
-    order = entries.pattern.by_target.order
-    return factor if order is None else factor.index_select(-2, order)
+
+    def __init__(self) -> None:
+        self._drawn: Tensor | None = None  # as the weights of a call may be evaluated again
+
+    def factors(self, p: float, entries: Entries, K: int, dtype: torch.dtype, batch: Ints = ()) -> Tensor:
+        r"""(\*, E, K) the factors by target."""
+        if self._drawn is None:
+            drawn = F.dropout(torch.ones(*batch, entries.E, K, dtype=dtype, device=entries.device), p)
+            order = entries.pattern.by_target.order
+            self._drawn = drawn if order is None else drawn.index_select(-2, order)
+        return self._drawn.to(dtype)
 
 
 def attend_in_rows(
@@ -121,8 +129,8 @@ def attend_in_rows(
     z = inputs.rows
     if p:
         dtype = torch.promote_types(z.dtype, torch.float32)
-        if seed is None:
-            kept = factors_in_order(p, entries, theta.K, dtype)
+        if isinstance(seed, AtOnce):
+            kept = seed.factors(p, entries, theta.K, dtype)
         else:
             kept = dropout_factors(z.new_empty(theta.K, entries.E, dtype=dtype), p, seed).t()
         factor = kept if factor is None else factor * kept

@@ -108,7 +108,8 @@ class ConvertedDirGNN(Composite):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         against = reverse(edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index)
-        y: Tensor = self.alpha * self.conv_out(x, against) + (1 - self.alpha) * self.conv_in(x, edge_index)
+        along = self.conv_in(x, edge_index)  # first, as in PyG, for the same random numbers
+        y: Tensor = self.alpha * self.conv_out(x, against) + (1 - self.alpha) * along
         return y if self.lin is None else y + self.lin(x)
 
 

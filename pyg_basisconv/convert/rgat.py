@@ -158,7 +158,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         y = y if self.bias is None else y + self.bias
         if not isinstance(call.get("return_attention_weights"), bool):
             return y
-        return y, as_returned(read, edge_index, A.unmasked.weights_by_edge(kind.numel()))
+        return y, as_returned(read, edge_index, A.unmasked.undropped.weights_by_edge(kind.numel()))
 
     def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         (x, _), edges = pair(given["x"]), given["edge_index"]

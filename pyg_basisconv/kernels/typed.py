@@ -244,7 +244,9 @@ def _all_multiplied(rows: Tensor, weight: Tensor, pairs: Pairs, batch: int) -> T
     members, counts = pairs.runs
     apart = rows.unflatten(1, (batch, weight.shape[1], -1)).split(counts)
     parts = [torch.einsum("tbgp,gpq->tbgq", r, weight[k]).flatten(1) for k, r in zip(members, apart, strict=True)]
-    return torch.cat(parts) if parts else rows.new_zeros(0, batch * weight.shape[1] * weight.shape[3])
+    if not parts:  # nothing, with zeros for gradients
+        return rows.new_zeros(0, batch * weight.shape[1] * weight.shape[3]) + rows.sum() * weight.sum()
+    return torch.cat(parts)
 
 
 def _typed_matmul(

@@ -24,8 +24,7 @@ from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import BasisConv, GridConv, bases, convert, mechanisms, theta as thetas
 from pyg_basisconv.__main__ import main
-from pyg_basisconv.bases import bound_attention, weighing
-from pyg_basisconv.bases.weighing import factors_in_order
+from pyg_basisconv.bases.weighing import AtOnce
 from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges
 from pyg_basisconv.convert.refused import PARTLY, REFUSED
@@ -680,10 +679,10 @@ def test_dropout_draws_what_the_layer_draws(kind: str, options: dict, monkeypatc
 
     def counted(*args: Any) -> Tensor:
         drawn_here.append(args)
-        return factors_in_order(*args)
+        return factors(*args)
 
-    for module in (weighing, bound_attention):
-        monkeypatch.setattr(module, "factors_in_order", counted)
+    factors = AtOnce.factors
+    monkeypatch.setattr(AtOnce, "factors", counted)
     case, states = example(kind, options | {"dropout": 0.5}), []
 
     def call(f: nn.Module, *leaves: Tensor) -> Tensor:
@@ -696,6 +695,41 @@ def test_dropout_draws_what_the_layer_draws(kind: str, options: dict, monkeypatc
     assert len({tuple(state.tolist()) for state in states}) == 1
     per_call = 4 if kind == "HANConv" else int(options.get("use_attention", kind != "HypergraphConv"))
     assert len(drawn_here) == per_call * (1 if kind == "SuperGATConv" else 2)  # which draws pairs of nodes, too
+
+
+def after_a_seed(layer: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+    torch.manual_seed(4)
+    return layer(*args, **kwargs), torch.get_rng_state()
+
+
+@pytest.mark.parametrize("explained", [False, True], ids=["as it is", "explained"])
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv", "RGATConv"])
+def test_weights_are_returned_of_the_same_draw(kind: str, explained: bool) -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    more = {"edge_type": torch.arange(edge_index.shape[1]) % 3} if kind == "RGATConv" else {}
+    options = {"num_relations": 3} if more else {} if kind == "TransformerConv" else {"add_self_loops": False}
+    ours, reference = other(kind, P, Q, heads=2, dropout=0.5, **options)
+    converted, mask = convert(reference), nn.Parameter(features(edge_index.shape[1]))
+    found = []
+    for layer in (converted, ours, reference):
+        if explained:
+            set_masks(layer, mask, edge_index)
+        found.append(after_a_seed(layer, x, edge_index, return_attention_weights=True, **more))
+    for one in found[:2]:
+        torch.testing.assert_close(one, found[2])
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "TransformerConv"])
+def test_both_directions_draw_in_turn(kind: str) -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    options = {"add_self_loops": False} if kind == "GATConv" else {}
+    reference = pyg.DirGNNConv(getattr(pyg, kind)(P, Q, dropout=0.5, **options)).double()
+    ours = drop_in.DirGNNConv(getattr(drop_in, kind)(P, Q, dropout=0.5, **options)).double()
+    ours.load_state_dict(reference.state_dict())
+    expected = after_a_seed(reference, x, edge_index)
+    for layer in (ours, convert(reference)):
+        torch.testing.assert_close(after_a_seed(layer, x, edge_index), expected)
 
 
 def test_dropout_of_edges_in_another_order_is_pygs() -> None:
