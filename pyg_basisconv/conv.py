@@ -538,7 +538,7 @@ def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: Ba
 
 @fixed_mode
 def _run_order_anew(chosen: Plan, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call) -> Any:
-    """Any order, with a family that is bound in each call: its weights learn, or it is computed from content."""
+    """Any order, with a family that is bound in each call: to the weights of the call, or to its content."""
     inputs, basis = Inputs(reads(call.x), layer.theta), layer._basis_for(call)
     if graph.learns:
         graph = graph.holding_weight(layer._edge_weight(call))

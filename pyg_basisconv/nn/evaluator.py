@@ -151,9 +151,8 @@ class Evaluator:
         every = [found for one in layer.modules() for found in vars(one).items()]
         self.hooks += [table for name, table in every if name.endswith("_hooks") and name.startswith(_MESSAGES)]
         self.explained = [vars(one) for one in inner if isinstance(one, MessagePassing)]
-        self.members: list[
-            tuple[dict[str, Any], str, Any]
-        ] = []  # what a call finds unchanged: a table, a name, a value
+        # What is the same in each call, unless the layer was changed: a table, a name and the value there.
+        self.members: list[tuple[dict[str, Any], str, Any]] = []
         for one in layer.modules():
             self.members += [(one._modules, name, child) for name, child in one._modules.items()]
             self.members += [(one._parameters, name, None) for name, p in one._parameters.items() if p is None]
