@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from .backend import waits
 from .cache import cached_property, kept, memo, without_cached
 from .kernels import Matchings, Pairs, Pattern, spmm
 from .kernels.lists import Array
@@ -93,6 +94,13 @@ class EdgeSet:
     def memo(self, key: Hashable, build: Callable[[], _T]) -> _T:
         """The result of `build()`, cached under `key`."""
         return memo(self._memo, key, build)
+
+    def check(self, key: Hashable, look: Callable[[], None]) -> None:
+        """Calls `look`, which rejects numbers; where that waits for the device, in the first call with `key` alone."""
+        if waits(self.source.device):
+            self.memo(key, look)
+        else:
+            look()
 
     def with_types(self, K: int) -> "EdgeSet":
         """The edges of one matrix as those of K, by their types; cached."""

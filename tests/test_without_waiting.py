@@ -96,7 +96,8 @@ def test_what_would_look_at_numbers_is_compared(on_gpu: None) -> None:
 
 @pytest.mark.parametrize("basis", [bases.Gaussians(3, 2), bases.Points([[0.0, 1.0]], 2.0)], ids=["Gaussians", "Points"])
 def test_features_are_looked_at_in_the_first_call(basis: Basis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyg_basisconv.bases.edge_functions.waits", lambda device: True)
+    for module in ("bases.edge_functions", "edge_set"):
+        monkeypatch.setattr(f"pyg_basisconv.{module}.waits", lambda device: True)
     conv, x, (edge_index, _) = BasisConv(P, Q, basis).double(), torch.randn(N, P).double(), graph(0)
     z = torch.rand(E, 2, dtype=torch.float64)
     z[4, 1] = torch.inf

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import starts_triton, waits
+from ..backend import starts_triton
 from ..basis import Basis, BoundBasis, EdgeList
 from ..edge_set import EdgeSet
 from ..errors import check_choice, reject
@@ -47,7 +47,7 @@ class GraphMatrix(Basis):
         lists = self.listed(graph)
         if lists is not None:
             return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
-        return single_matrix(*self.matrix(graph), graph.dtype)
+        return TypedEdges(*self.matrix(graph), graph.dtype)
 
 
 class Adjacency(GraphMatrix):
@@ -188,7 +188,7 @@ class Laplacian(GraphMatrix):
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
-            _check_degrees(loopless, graph.weights, degree)
+            _check_degrees(loopless, degree)
             inverse = power_or_zero(degree, -0.5)
             w = loopless.at_source(inverse) * w * loopless.at_target(inverse)
         else:
@@ -213,11 +213,6 @@ def check_square(graph: Graph | EdgeSet | BoundBasis, why: str, fix: str) -> Non
     """Rejects a graph with different numbers of sources and targets."""
     if graph.M != graph.N:
         reject("graph", f"as many sources as targets, {why}", (graph.M, graph.N), fix)
-
-
-def single_matrix(structure: EdgeSet, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
-    """The bound basis of one matrix."""
-    return TypedEdges(structure, weight, dtype)
 
 
 class _Split(NamedTuple):
@@ -322,7 +317,7 @@ def normalise(s: EdgeSet, weight: Tensor | None, norm: str, dtype: torch.dtype, 
     in_degree = sum_by_target(s.expand, weight, dtype)
     out = in_degree if norm == "sym" else sum_by_target(s.expand.T, weight, dtype)
     if weight is not None:  # counts are never negative
-        _check_degrees(s, weight, out, in_degree)
+        _check_degrees(s, out, in_degree)
     return _over_degrees(s, scaled, out, in_degree, -0.5)
 
 
@@ -355,7 +350,7 @@ def _over_degrees(
 def _checked_degrees(s: EdgeSet, weight: Tensor) -> Tensor:
     """(N,) the sums of the weights of edges into each node."""
     degree = sum_by_target(s.expand, weight, weight.dtype)
-    _check_degrees(s, weight, degree)
+    _check_degrees(s, degree)
     return degree
 
 
@@ -425,12 +420,9 @@ def reciprocal(total: Tensor) -> Tensor:
     return power_or_zero(total, -1.0)
 
 
-def _check_degrees(s: EdgeSet, weight: Tensor, *degrees: Tensor) -> None:
-    """Rejects negative degrees. On a GPU, where it would wait, they are looked at once for a graph."""
-    if waits(weight.device):
-        s.memo(("degrees checked", len(degrees)), lambda: _reject_negative(*degrees))
-    else:
-        _reject_negative(*degrees)
+def _check_degrees(s: EdgeSet, *degrees: Tensor) -> None:
+    """Rejects negative degrees, as `EdgeSet.check` does."""
+    s.check(("degrees", len(degrees)), lambda: _reject_negative(*degrees))
 
 
 def _reject_negative(*degrees: Tensor) -> None:

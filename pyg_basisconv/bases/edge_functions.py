@@ -143,15 +143,12 @@ def finite(s: EdgeSet, z: Tensor) -> Tensor:
     """
     zero_or_nan = z.detach() * 0
 
-    def check() -> None:
+    def look() -> None:
         if any_seen(zero_or_nan):
             reject("edge_attr", "finite numbers", z[~torch.isfinite(z)][0].item(), "remove what is not finite")
 
-    if not waits(z.device):
-        check()
-        return z
-    s.memo("features are finite", check)
-    return z + zero_or_nan
+    s.check("features", look)
+    return z + zero_or_nan if waits(z.device) else z
 
 
 class Gaussians(EdgeFunctions):

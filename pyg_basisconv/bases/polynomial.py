@@ -14,8 +14,8 @@ from ..kernels.lists import scaled
 from ..kernels.op import acc_dtype
 from ..portable import any_seen, refuse
 from ..printing import arguments
-from ..typed_edges import ListedEdges, members
-from .adjacency import Adjacency, Laplacian, check_square, single_matrix
+from ..typed_edges import ListedEdges, TypedEdges, members
+from .adjacency import Adjacency, Laplacian, check_square
 from .concat import BoundConcat
 
 
@@ -262,7 +262,7 @@ class Chebyshev(Basis):
         plain = weight.numel() - graph.N
         weight = 2 * weight / scale
         weight = torch.cat([weight[:plain], weight[plain:] - 1])  # the loops are the last N entries
-        return BoundPolynomial(single_matrix(structure, weight, graph.dtype), self.K, 2.0, -1.0)
+        return BoundPolynomial(TypedEdges(structure, weight, graph.dtype), self.K, 2.0, -1.0)
 
     def _lambda_max(self, graph: Graph, source: Tensor, weight: Tensor) -> Tensor:
         given = self.lambda_max if graph.lambda_max is None else graph.lambda_max

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import HypergraphConv
 
-from ..bases.adjacency import power_or_zero, single_matrix, sum_by_target
+from ..bases.adjacency import power_or_zero, sum_by_target
 from ..bases.product import BoundProduct
 from ..basis import Basis, BoundBasis
 from ..binding import Binding
@@ -20,6 +20,7 @@ from ..plan import Plan
 from ..program import Call
 from ..reading import read_graph
 from ..theta import Heads
+from ..typed_edges import TypedEdges
 from .attention import attention_conv
 from .build import basis_conv, check_initialized, check_sum, fill, heads_of
 from .composite import GraphLayer
@@ -68,8 +69,8 @@ class Hyperedges(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         s, back = graph.structure, graph.structure.T
         B, D = inverses(graph)
-        there = single_matrix(s, graph.apply_mask(s.at_target(B)), graph.dtype)
-        return BoundProduct(there, single_matrix(back, graph.apply_mask(back.at_target(D)), graph.dtype))
+        there = TypedEdges(s, graph.apply_mask(s.at_target(B)), graph.dtype)
+        return BoundProduct(there, TypedEdges(back, graph.apply_mask(back.at_target(D)), graph.dtype))
 
 
 def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
