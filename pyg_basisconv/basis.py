@@ -86,7 +86,7 @@ class Basis(nn.Module):
     reads_content = False  # True if the matrices are computed from the features
     reads_types = True  # False if types of edges mean nothing to it
     pools = False  # True if the targets are the graphs of a batch
-    binds_unseen = False  # True if a few operations bind it to new weights of the same edges, which look at no numbers
+    binds_unseen = False  # True if binding it to new weights of known edges is quick, and looks at no numbers
     counts_batch = False  # True if the values of `batch` determine the number of targets
     variance_gain: float = 1  # the variance of the sum over all members, relative to one of them: see `glorot`
     axes: int | None = None  # the number of axes of its grid, None for families that are not on a grid

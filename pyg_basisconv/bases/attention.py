@@ -154,7 +154,7 @@ class Attention(Basis):
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """The scores of a content, and how they become weights; draws a new seed for dropout, if it needs one."""
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
-        # On a GPU a seed of the host would stay in a CUDA graph, which draws anew where torch does.
+        # A CUDA graph would repeat a seed of the host, whereas torch's own dropout draws anew in each replay.
         at_once = self.draws_at_once or waits(entries.device)
         seed = 0 if not p else AtOnce() if at_once else new_seed()
         return Weighing(score, self.normalize, (p, seed), self.weighted)
