@@ -1,12 +1,14 @@
 """The inputs of bases that are computed from content: features of sources, targets and edges, and masks."""
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from .backend import TRITON
 from .cache import cached_property
 from .entries import Entries
 from .errors import reject
@@ -31,11 +33,54 @@ class Mapped(NamedTuple):
     results: Sequence[Tensor]
 
 
+class Beside:
+    """A map of features whose result a layer needs beside those of its basis and its parameter.
+
+    While it is in force, on a GPU, the next product of these features computes it as well.
+
+    >>> with Beside(torch.ones(2, 3), Affine(torch.ones(4, 3))) as own:
+    ...     own.result is None  # nothing was computed
+    True
+    """
+
+    def __init__(self, x: Tensor, map: Affine) -> None:
+        self.x, self.map = x, map
+        self.result: Tensor | None = None
+
+    def __enter__(self) -> "Beside":
+        self._token = _BESIDE.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _BESIDE.reset(self._token)
+
+
+_BESIDE: ContextVar[Beside | None] = ContextVar("_BESIDE", default=None)
+
+
+def mapped_beside(x: Tensor) -> Tensor | None:
+    """The result of the map of these features that is wanted, if it was computed; see `Beside`."""
+    wanted = _BESIDE.get()
+    return wanted.result if wanted is not None and wanted.x is x else None
+
+
+def _with_beside(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor] | None:
+    """Affine maps of features in one product with the one that is wanted beside them; None if there is none."""
+    wanted = _BESIDE.get() if x.is_cuda or TRITON else None
+    if wanted is None or wanted.x is not x or wanted.result is not None or not can_join(x, (*maps, wanted.map)):
+        return None
+    *found, wanted.result = affine(x, (*maps, wanted.map))
+    return found
+
+
 def apply_maps(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     """Affine maps of features, in one product."""
     for one in maps:
         if one.weight.device != x.device:  # with numbers on 'meta' torch's product is memory as it was
             reject("basis", f"parameters on {x.device}, where x is", one.weight.device, "move the whole layer there")
+    found = _with_beside(x, maps)
+    if found is not None:
+        return found
     return affine(x, maps) if len(maps) > 1 else [all_heads(x, *maps[0][:3])]
 
 
@@ -65,7 +110,12 @@ class Inputs:
     @cached_property
     def rows(self) -> Tensor:
         """The K members side by side, (*, M, K D)."""
-        return self.theta.rows(self.x) if self.theta.by_rows else side_by_side(stacked(self.projected))
+        theta, x = self.theta, self.x
+        if not theta.by_rows:
+            return side_by_side(stacked(self.projected))
+        own = theta.affine if x.is_cuda or TRITON else None
+        found = None if own is None else _with_beside(x, (own,))
+        return theta.rows(x) if found is None else found[0]
 
     def affine(self, maps: Sequence[Affine], values: bool = True) -> list[Mapped]:
         """Affine maps of the features, in one product if possible, which computes `rows` before them if `values`."""
@@ -74,7 +124,7 @@ class Inputs:
         if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
             joined = own, *maps
             if can_join(self.x, joined):
-                found = affine(self.x, joined)
+                found = _with_beside(self.x, joined) or affine(self.x, joined)
                 vars(self)["rows"] = found[0]
                 return [Mapped(0, joined, found)]
         return _mapped(0, self.x, maps)

@@ -5,18 +5,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops
 
+from ..backend import TRITON
 from ..bases import Adjacency, Attention
 from ..bases.bound_attention import BoundAttention
 from ..bases.weighing import Normalize
 from ..basis import BoundBasis
-from ..content import Content, Inputs
+from ..content import Beside, Content, Inputs, mapped_beside
 from ..conv import BasisConv
 from ..errors import reject
+from ..kernels import Affine
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
 from ..portable import portable
@@ -68,8 +71,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         """Applies the layer; takes what the PyG layer takes."""
         if len(args) == 2 and not kwargs and self._is_plain(*args):
             x, edge_index = args
-            edges = self.edges(edge_index, x.shape[-2])
-            return self.finish(self.attend(x, edges, None, None, False, {})[0], x, {})
+            return self._attended(x, x, self.edges(edge_index, x.shape[-2]), None, None, False, {})[0]
         return super().forward(*args, **kwargs)
 
     def _is_plain(self, x: Any, edge_index: Any) -> bool:
@@ -96,9 +98,33 @@ class AttentionLayer(OperatorModule, GraphLayer):
             N = count_targets(edge_index, source) if N is None else N
             x = (source, source.new_zeros(N, self.target_width))
         wanted = self.returns_weights(call.get("return_attention_weights"))
-        y, A = self.attend(x, edges, z, None if size is None and N is None else (M, N), wanted, call)
-        y = self.finish(y, target, call)
+        size = None if size is None and N is None else (M, N)
+        y, A = self._attended(x, target, edges, z, size, wanted, call)
         return (y, self.weights(A, edges, call)) if wanted else y
+
+    def _attended(
+        self, x: Any, target: Tensor | None, edges: CallEdges, z: Tensor | None, size: Any, wanted: bool, call: Any
+    ) -> tuple[Tensor, Any]:
+        """The result of a call, and the weights of the attention where they are wanted."""
+        own = self._map_of_targets if target is not None and (target.is_cuda or TRITON) else None
+        if target is None or own is None:
+            y, A = self.attend(x, edges, z, size, wanted, call)
+            return self.finish(y, target, call), A
+        with Beside(target, own):
+            y, A = self.attend(x, edges, z, size, wanted, call)
+            return self.finish(y, target, call), A
+
+    @property
+    def _map_of_targets(self) -> Affine | None:
+        """What `root` is, if it is no more than a map."""
+        root: Any = self._modules.get("root")
+        if type(root) not in (nn.Linear, Linear) or torch.compiler.is_compiling() or portable():
+            return None
+        hooks = root._forward_hooks, root._forward_pre_hooks, root._backward_hooks, root._backward_pre_hooks
+        own = root._parameters
+        if any(hooks) or _has_any_global_hook() or own.get("weight") is None:  # parametrized
+            return None
+        return Affine(own["weight"], own.get("bias"))
 
     def edges(self, edge_index: Any, count: int) -> CallEdges:
         """The edges of a call, with loops for the first `count` nodes where the layer adds them."""
@@ -153,7 +179,15 @@ class AttentionLayer(OperatorModule, GraphLayer):
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         """What is done with the sum over the edges."""
         root = self._modules.get("root")
-        return y if root is None or target is None else y + root(target)
+        return y if root is None or target is None else y + self.of_targets(target)
+
+    def of_targets(self, target: Tensor | None) -> Tensor:
+        """What `root` makes of the targets' features, which may be known by now."""
+        known = None if target is None else mapped_beside(target)
+        if known is not None:
+            return known
+        found: Tensor = self._modules["root"](target)  # type: ignore[misc]
+        return found
 
     def returns_weights(self, asked: Any) -> bool:
         """Whether a call with this `return_attention_weights` returns the weights, too."""

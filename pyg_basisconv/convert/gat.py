@@ -120,8 +120,7 @@ class ConvertedTransformer(AttentionLayer):
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         if not self.root_weight:
             return y
-        parts: Any = self._modules
-        skip, mixture = parts["root"](target), parts.get("lin_beta")
+        skip, mixture = self.of_targets(target), self._modules.get("lin_beta")
         if mixture is None:
             return y + skip
         beta = mixture(torch.cat([y, skip, y - skip], dim=-1)).sigmoid()

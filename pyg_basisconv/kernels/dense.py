@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..backend import TRITON
 from ..portable import portable, with_plain
+from .joined import joined, joins
 from .memory import room
 from .op import autocasting, raw_apply
 
@@ -30,7 +32,11 @@ class _Products(torch.autograd.Function):
         needed, *each = ctx.needs_input_grad
         grad_x = [grad @ weight_k.t() if need else None for weight_k, need in zip(weight, each, strict=True)]
         # x^T g as (g^T x)^T, which reads x along its rows.
-        grad_weight = torch.stack([grad.t() @ x_k for x_k in x]).transpose(1, 2) if needed else None
+        grad_weight = None
+        if needed:
+            each_weight = [grad.t() @ x_k for x_k in x]
+            stacked = each_weight[0].unsqueeze(0) if len(x) == 1 else torch.stack(each_weight)
+            grad_weight = stacked.transpose(1, 2)
         return grad_weight, *grad_x
 
 
@@ -66,6 +72,8 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([4., 4.])
     """
     plain = _needs_plain_matmul(x)
+    if (x.is_cuda or TRITON) and not plain and joins(x, weight, bias):
+        return joined(x, (1.0,), weight.t(), *(() if bias is None else (bias,)))[0]
     small = plain or (x.dim() == 2 and x.numel() <= _FEW)
     y = x @ weight if small else _products((x,), weight.unsqueeze(0))
     if bias is None:
@@ -162,9 +170,12 @@ def repeated(matrix: Tensor, bias: Tensor | None, heads: int) -> Affine:
 def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
     """Whether several maps of the same rows may be computed as one product, and gain by it.
 
-    It has to be small. To put two matrices together, or some of several shapes, takes longer than their products; and
-    the result of a frozen map must not require a gradient because of the others.
+    On a GPU they may if `joined` takes them. On the CPU the product has to be small, and to put two matrices together,
+    or some of several shapes, takes longer than their products. The result of a frozen map must not require a gradient
+    because of the others.
     """
+    if (x.is_cuda or TRITON) and joins(x, *[t for one in maps for t in one[:2]]):
+        return len({(w.requires_grad, b is None or (b.requires_grad,)) for w, b, *_ in maps}) == 1 < len(maps)
     if x.layout != torch.strided or len(maps) < 3:
         return False
     forms = {(w.shape, w.requires_grad, b is None or (b.shape, b.requires_grad)) for w, b, *_ in maps}
@@ -172,13 +183,15 @@ def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
 
 
 def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
-    """Several maps of one shape as one product: (*, M, P) -> (*, M, K D) each; see `can_join`.
+    """Several maps as one product: (*, M, P) -> (*, M, K D) each; see `can_join`.
 
     >>> one, two = affine(torch.ones(2, 3), [Affine(torch.ones(2, 3, 4)), Affine(torch.ones(2, 3, 4), None, 0.5)])
     >>> one.shape, one[0, 0], two[0, 0]
     (torch.Size([2, 8]), tensor(3.), tensor(1.5000))
     """
     biases = [bias for _, bias, *_ in maps if bias is not None]
+    if (x.is_cuda or TRITON) and joins(x, *biases):
+        return joined(x, [one.scale for one in maps], *[one.weight for one in maps], *biases)
     matrix = torch.cat([weight if weight.dim() == 2 else weight.mT for weight, *_ in maps]).view(-1, x.shape[-1])
     found = F.linear(x, matrix, torch.cat(biases).view(-1) if biases else None).chunk(len(maps), -1)
     return [y if scale == 1 else y * scale for y, (_, _, scale, _) in zip(found, maps, strict=True)]
