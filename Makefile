@@ -56,7 +56,7 @@ test-sanitized: .venv/test
 # The kernels for GPUs, without one: interpreted in numpy, and compiled for several GPUs but not run. What there is one for
 # is in `make test` where torch finds it. Triton, a part of torch's builds for CUDA, is found in a folder of its own.
 test-triton: .venv/triton
-	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 BASISCONV_KERNELS=triton $(PYTEST) $(QUICK) tests/kernels/test_triton.py tests/kernels/test_triton_bind.py tests/kernels/test_triton_typed.py
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 BASISCONV_KERNELS=triton $(PYTEST) $(QUICK) tests/kernels/test_triton.py tests/kernels/test_triton_bind.py tests/kernels/test_triton_operations.py tests/kernels/test_triton_typed.py
 	PYTHONPATH=$(TRITON) $(PYTEST) $(QUICK) tests/kernels/test_triton_compiles.py
 
 # A wheel with the compiled kernels, and the README's blocks with what it installs in an empty environment.

@@ -118,7 +118,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
     def _map_of_targets(self) -> Affine | None:
         """What `root` is, if it is no more than a map."""
         root: Any = self._modules.get("root")
-        if type(root) not in (nn.Linear, Linear) or torch.compiler.is_compiling() or portable():
+        if type(root) not in (nn.Linear, Linear) or torch.compiler.is_compiling():
             return None
         hooks = root._forward_hooks, root._forward_pre_hooks, root._backward_hooks, root._backward_pre_hooks
         own = root._parameters

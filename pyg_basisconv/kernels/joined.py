@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..backend import waits
+from ..portable import with_plain
 from .op import PLAIN, autocasting, derivative, differentiated_again, needs_gradient, raw_apply
 
 
@@ -32,8 +33,9 @@ class _Maps(NamedTuple):
                 torch._foreach_mul_([of_all[i] for of_all in parts], scale)
 
 
+@with_plain(lambda x, *parameters: False)
 def joins(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether `joined` takes these rows, and these parameters of maps; not to be asked in the portable path."""
+    """Whether `joined` takes these rows, and these parameters of maps."""
     if not waits(x.device) or x.dim() != 2 or type(x) not in PLAIN or x.layout != torch.strided or not x.shape[1]:
         return False
     if torch.compiler.is_compiling() or autocasting(x.device):

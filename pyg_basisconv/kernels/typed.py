@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..backend import TRITON
+from ..backend import TRITON, waits
 from ..cache import kept
 from ..portable import portable
 from .op import acc_dtype, autocast, recorded
@@ -48,8 +48,10 @@ class Chunk:
     entries: the edges; enter: [ptr, index], their sources by pair.
     targets: those of the pairs, once each; leave: [ptr, index], the pairs by target, None where each has one.
     sources: those of the edges, once each; back: [ptr, index], the pairs by source; order: the edges by source.
+    sizes: (K, M, N).
     """
 
+    sizes: tuple[int, int, int]
     members: list[tuple[int, int, int]]
     at: Tensor
     entries: slice
@@ -66,6 +68,34 @@ class Chunk:
         kinds, first, behind = zip(*self.members, strict=True)
         ptr, kind = torch.tensor([[*first, behind[-1]], [*kinds, 0]], dtype=self.at.dtype).to(self.at.device)
         return [ptr, self.at, kind[:-1]]
+
+    @kept
+    def groups_of_all(self) -> list[Tensor]:
+        """The same of all types, those without a pair too."""
+        counts = np.zeros(self.sizes[0], dtype=np.int64)
+        for k, first, behind in self.members:
+            counts[k] = behind - first
+        ptr = torch.from_numpy(np.append(0, counts.cumsum())).to(self.at)
+        return [ptr, self.at, torch.arange(self.sizes[0], dtype=ptr.dtype, device=ptr.device)]
+
+    @kept
+    def onto_targets(self) -> list[Tensor]:
+        """[ptr, index]: the pairs by target, of all N targets."""
+        if self.leave is not None:
+            return [_ptr_of_all(self.leave[0].diff(), self.targets, self.sizes[2]), self.leave[1]]
+        index = torch.argsort(self.at).to(self.at)
+        return [_ptr_of_all(torch.ones_like(self.at), self.targets, self.sizes[2]), index]
+
+    @kept
+    def onto_sources(self) -> list[Tensor]:
+        """[ptr, index]: the pairs by source, of all M sources."""
+        return [_ptr_of_all(self.back[0].diff(), self.sources, self.sizes[1]), self.back[1]]
+
+
+def _ptr_of_all(counts: Tensor, groups: Tensor, num_groups: int) -> Tensor:
+    """The pointers of all groups, given how many entries some have."""
+    ptr = counts.new_zeros(num_groups + 1)
+    return ptr.index_copy_(0, groups.long() + 1, counts).cumsum(0).to(counts.dtype)
 
 
 class _Rows(NamedTuple):
@@ -156,6 +186,7 @@ class Pairs:
                 sources=sources,
                 back=[by_source.ptr, by_source.other],
                 order=by_source.order,
+                sizes=self.sizes,
             )
 
 
@@ -182,21 +213,24 @@ class _Call(NamedTuple):
     def _batched(self, rows: Tensor) -> Tensor:
         return rows.view(-1, rows.shape[1] // self.batch)
 
-    def leave(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
-        """Adds rows (t B, W) to their targets in total, (N, B W)."""
-        v = v.view(piece.at.numel(), total.shape[1])
+    def leave(self, v: Tensor, piece: Chunk, total: Tensor | None) -> Tensor:
+        """Adds rows (t B, W) to their targets in total, (N, B W); returns it. Without it the pairs are all."""
+        v = v.view(piece.at.numel(), -1)
+        if total is None:
+            return spmm_rows(v, None, *piece.onto_targets)
         v = v if piece.leave is None else spmm_rows(v, None, *piece.leave)
-        total.index_add_(0, piece.targets, v.to(total.dtype))
+        return total.index_add_(0, piece.targets, v.to(total.dtype))
 
-    def scatter(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
-        """Adds A_k of rows (t B, W) at the pairs to the sources in total, (M, B W)."""
-        weight = None
+    def scatter(self, v: Tensor, piece: Chunk, total: Tensor | None) -> Tensor:
+        """Adds A_k of rows (t B, W) at the pairs to the sources in total, (M, B W); the rest as `leave`."""
+        v, weight = v.view(piece.at.numel(), -1), None
         if self.weight is not None:
-            weight = self.weight[piece.entries]
+            weight = self.weight[piece.entries].to(v.dtype)
             weight = weight if piece.order is None else weight.index_select(0, piece.order)
-        v = v.view(piece.at.numel(), total.shape[1])
-        v = spmm_rows(v, None if weight is None else weight.to(v.dtype), *piece.back)
-        total.index_add_(0, piece.sources, v.to(total.dtype))
+        if total is None:
+            return spmm_rows(v, weight, *piece.onto_sources)
+        v = spmm_rows(v, weight, *piece.back)
+        return total.index_add_(0, piece.sources, v.to(total.dtype))
 
     def slopes(self, x: Tensor, v: Tensor, piece: Chunk) -> Tensor:
         """The derivatives by the weights, of rows v that stand at the pairs: those of x, (M, B W), and v, (t B, W)."""
@@ -219,14 +253,17 @@ def _multiply(rows: _Rows, weight: Tensor, piece: Chunk, batch: int) -> Tensor:
     return out
 
 
-def _outer(rows: _Rows, others: _Rows, piece: Chunk, batch: int, total: Tensor) -> None:
-    """Adds the inner products of each member's rows, one for each pair, and of others at the targets: (K, g, P, Q)."""
+def _outer(rows: _Rows, others: _Rows, piece: Chunk, batch: int, total: Tensor | None, like: Tensor) -> Tensor:
+    """Adds the inner products of each member's rows, one for each pair, and of others at the targets, to total, which
+    has the shape of `like`, (K, g, P, Q); returns it. Without it the pairs are all.
+    """
     if TRITON and _in_triton(rows.table, others.table):
         from .triton.typed import outer
 
-        found = outer(rows.table, others.table, piece.groups, batch, total.shape[1])
-        total.index_add_(0, piece.groups[2], found)
-        return
+        groups = piece.groups_of_all if total is None else piece.groups
+        found = outer(rows.table, others.table, groups, batch, like.shape[1])
+        return found if total is None else total.index_add_(0, groups[2], found)
+    total = like.new_zeros(like.shape, dtype=acc_dtype(like.dtype)) if total is None else total
     _, _, P, Q = total.shape
     x, z = rows.each(batch), others.each(batch)
     for k, a, b in piece.members:
@@ -237,6 +274,7 @@ def _outer(rows: _Rows, others: _Rows, piece: Chunk, batch: int, total: Tensor) 
                 matrix.addmm_(u, v)
             else:
                 matrix += u @ v
+    return total
 
 
 def _all_multiplied(rows: Tensor, weight: Tensor, pairs: Pairs, batch: int) -> Tensor:
@@ -255,10 +293,18 @@ def _typed_matmul(
     """sum_k A_k^T x W_k: (M, B P) -> (N, B Q); turned, with A_k in its place: (N, B P) -> (M, B Q)."""
     call, (_, M, N) = _Call(pairs, edge, batch), pairs.sizes
     read, write = (call.read, call.scatter) if turned else (call.reach, call.leave)
-    total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=acc_dtype(x.dtype))
-    for piece in call.pieces(weight):
-        write(_multiply(read(x, piece), weight, piece, batch), piece, total)
+    pieces, total = call.pieces(weight), None
+    if not _at_once(pieces):
+        total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=acc_dtype(x.dtype))
+    for piece in pieces:
+        total = write(_multiply(read(x, piece), weight, piece, batch), piece, total)
+    assert total is not None
     return total.to(x.dtype), ()
+
+
+def _at_once(pieces: list[Chunk]) -> bool:
+    """Whether one operation writes all sums, and zeros for rows without a pair; on the CPU, fewer rows are written."""
+    return len(pieces) == 1 and waits(pieces[0].at.device)
 
 
 def _typed_matmul_backward(
@@ -272,9 +318,13 @@ def _typed_matmul_backward(
     if needs[0]:
         grad_x, _ = _typed_matmul(pairs, batch, not turned, grad, back, edge)
     if needs[1]:  # (A_k^T x)^T z for each k
-        total = source.new_zeros(into.transpose(2, 3).shape, dtype=acc_dtype(x.dtype))
-        for piece in call.pieces(total):
-            _outer(call.reach(source, piece), call.read(target, piece), piece, batch, total)
+        like = into.transpose(2, 3)
+        pieces, total = call.pieces(like), None
+        if not _at_once(pieces):
+            total = source.new_zeros(like.shape, dtype=acc_dtype(x.dtype))
+        for piece in pieces:
+            total = _outer(call.reach(source, piece), call.read(target, piece), piece, batch, total, like)
+        assert total is not None
         grad_weight = total.to(x.dtype)
         grad_weight = grad_weight.transpose(2, 3) if turned else grad_weight
     if needs[2]:

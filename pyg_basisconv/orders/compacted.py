@@ -154,7 +154,8 @@ def on_all_rows(family: Any, side: End) -> Compact:
         sizes = Compaction(side, Work(), family.K * family.M, family.work("combine"), family.K)
 
     def run(x: Tensor, weight: Tensor) -> Tensor:
-        matrices = from_diagonal_blocks(weight).unbind(0)
+        blocks = from_diagonal_blocks(weight)
+        matrices = blocks.unbind(0) if len(blocks) > 1 else [blocks.squeeze(0)]  # whose gradient is not copied
         if side == "source":
             combined: Tensor = family.combine([matmul(x, matrix) for matrix in matrices])
             return combined

@@ -12,7 +12,7 @@ from ..backend import TRITON
 from ..errors import check_choice, check_count, check_flags, reject
 from ..kernels import Affine, matmul, repeated
 from ..kernels.joined import joined, joins
-from ..portable import few, portable
+from ..portable import few
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Family, Members, Theta, add_bias, glorot, param
@@ -207,7 +207,7 @@ class LowRank(Values):
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """Returns s (x W^T + b): (*, M, P), (Q, P), (Q) -> (*, M, Q)."""
-    if (x.is_cuda or TRITON) and not portable() and joins(x, weight, bias):
+    if (x.is_cuda or TRITON) and joins(x, weight, bias):
         return joined(x, (scale,), weight, *(() if bias is None else (bias,)))[0]
     numbers = x.numel() if x.layout == torch.strided else math.inf
     if few(numbers, _SMALL):
