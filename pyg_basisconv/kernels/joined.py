@@ -29,7 +29,7 @@ class _Maps(NamedTuple):
     def scale(self, *parts: Sequence[Tensor]) -> None:
         """Multiplies what belongs to each map by its scale, in place."""
         for i, scale in enumerate(self.scales):
-            if scale != 1:
+            if scale != 1 and parts:
                 torch._foreach_mul_([of_all[i] for of_all in parts], scale)
 
 
@@ -94,7 +94,8 @@ class _Joined(torch.autograd.Function):
         ctx.save_for_backward(x, None if view else matrix, *given)
         ctx.maps = maps
         ctx.set_materialize_grads(False)
-        return results[0] if len(results) == 1 else tuple(results)
+        # No views, for autograd: those that are made of a view without gradients would have none ever.
+        return results[0] if len(results) == 1 else tuple([y.detach() for y in results])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

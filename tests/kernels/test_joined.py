@@ -1,11 +1,19 @@
 """Several affine maps of the same rows in one product, which layers use on a GPU, against a product for each."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch_geometric import nn as pyg
 
+from pyg_basisconv import content, convert
+from pyg_basisconv.convert import attention
+from pyg_basisconv.kernels import dense, joined as of_joined, typed
 from pyg_basisconv.kernels.joined import joined
+from pyg_basisconv.theta import heads
 
 M, P = 5, 3
 
@@ -68,7 +76,7 @@ def test_gradients_that_are_missing() -> None:
         each(x, scales, weights, biases)[1].sum(), [x, *weights, *biases], materialize_grads=True
     )
     torch.testing.assert_close(found, theirs)
-    for frozen in ([x], weights, biases):
+    for frozen in ([x], weights, biases, [*weights, *biases]):
         learn = [t for t in (x, *weights, *biases) if not any(t is one for one in frozen)]
         given = [t.detach() if any(t is one for one in frozen) else t for t in (x, *weights, *biases)]
         runs = joined(given[0], scales, *given[1:]), each(x, scales, weights, biases)
@@ -89,3 +97,50 @@ def test_a_parameter_that_has_changed_is_noticed() -> None:
         weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_views_without_gradients_have_them_later() -> None:
+    """As those of other tensors: a basis may be looked at before it is differentiated."""
+    x, weight = drawn(M, P), drawn(1, P, 4)
+    ys = joined(x, (1.0, 2.0), weight, weight)
+    with torch.no_grad():
+        views = [y.view(M, 2, 2) for y in ys]
+    assert all(view.requires_grad for view in views)
+
+
+# Layers, and how many maps of x there are in one product; those of a residual without a bias are apart from others.
+LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], int]] = {
+    "GAT": (lambda: pyg.GATConv(P, 3, heads=2, residual=True), 2),
+    "GATv2": (lambda: pyg.GATv2Conv(P, 3, heads=2, residual=True), 2),
+    "Transformer": (lambda: pyg.TransformerConv(P, 3, heads=2), 4),
+    "Transformer, a mixture": (lambda: pyg.TransformerConv(P, 3, heads=2, beta=True, bias=False), 4),
+    "ResGated": (lambda: pyg.ResGatedGraphConv(P, 3), 3),
+    "RGCN": (lambda: pyg.RGCNConv(P, 4, 50000), 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, but by the kernels for the CPU; in the second and third call, which may be replayed, too."""
+    make, together = LAYERS[name]
+    seen, real = [], of_joined._compute
+    for module in (dense, heads, content, attention):
+        monkeypatch.setattr(module, "TRITON", True)
+    for module in (of_joined, typed):
+        monkeypatch.setattr(module, "waits", lambda device: True)
+    monkeypatch.setattr(
+        of_joined, "_compute", lambda maps, *given: (seen.append(len(maps.widths)), real(maps, *given))[1]
+    )
+    theirs = make().double()
+    mine, edges, x = convert(theirs), torch.randint(M, (2, 14)), drawn(M, P)
+    more: tuple[Any, ...] = (torch.randint(50000, (14,)),) if name == "RGCN" else ()
+
+    def gradients(layer: torch.nn.Module) -> tuple[Tensor, ...]:
+        y = layer(x, edges, *more)
+        return y.detach(), *torch.autograd.grad(y.square().sum(), x)
+
+    expected = gradients(theirs)
+    for _ in range(3):
+        seen.clear()
+        torch.testing.assert_close(gradients(mine), expected)
+        assert seen == [together]
