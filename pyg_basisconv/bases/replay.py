@@ -1,4 +1,4 @@
-"""Attention, replayed: later calls go from the features to the compiled kernel at once.
+"""Attention, replayed: later calls go from the features to the kernel at once.
 
 Mechanisms are written for any content, and on a small graph evaluating them takes longer than the arithmetic. But every
 call ends in the same way: the features are multiplied by the same parameters, and the kernel reads the same columns of
@@ -107,7 +107,7 @@ class Replay:
         known = entries.are_edges if self.listed else entries.has_edge_ids
         if not known or edge_values is not self.edge_values or entries.E * self.edge_width > HELD:
             return False
-        plain = type(edge_attr) in PLAIN and edge_attr.is_cpu and not edge_attr.is_neg()
+        plain = type(edge_attr) in PLAIN and edge_attr.device == x.device and not edge_attr.is_neg()
         return plain and edge_attr.dtype is x.dtype and edge_attr.shape == (entries.num_edges, self.edge_dim)
 
     def __call__(
@@ -134,17 +134,20 @@ class Replay:
             if mechanism.changes != changes:
                 return None
         given: list[Any] = []
+        alike = x.dtype, x.is_cpu
         for parameters, name, shape in self.reads:
             t = parameters.get(name)
             if t is None:
                 if shape is not None:
                     return None
-            elif t.shape != shape or t.dtype is not x.dtype or type(t) not in PLAIN or not t.is_cpu or t.is_neg():
+            elif t.shape != shape or (t.dtype, t.is_cpu) != alike or type(t) not in PLAIN or t.is_neg():
                 return None
             given.append(t)
         for parameters, name, index in self.ties:
             if parameters.get(name) is not given[index]:
                 return None
+        if not x.is_cpu and any(t is not None and t.device != x.device for t in given):  # slower to ask
+            return None
         features = x, target, edge_attr
         if edge_attr is not None and not self.listed:
             features = x, target, entries.rows_of_edges(edge_attr)

@@ -71,7 +71,10 @@ class AttentionLayer(OperatorModule, GraphLayer):
         """Applies the layer; takes what the PyG layer takes."""
         if len(args) == 2 and not kwargs and self._is_plain(*args):
             x, edge_index = args
-            return self._attended(x, x, self.edges(edge_index, x.shape[-2]), None, None, False, {})[0]
+            edges = self.edges(edge_index, x.shape[-2])
+            if x.is_cuda or TRITON:
+                return self._attended(x, x, edges, None, None, False, {})[0]
+            return self.finish(self.attend(x, edges, None, None, False, {})[0], x, {})
         return super().forward(*args, **kwargs)
 
     def _is_plain(self, x: Any, edge_index: Any) -> bool:
