@@ -100,7 +100,7 @@ class Attend:
 
     def __init__(self, sums: Sums, form: ScoreForm, given: Tensors) -> None:
         _, self.normalised, self.pattern, self.c = sums
-        self.form, self.z, self.factor = form, cast(Tensor, given[0]).contiguous(), given[1]
+        self.form, self.z, self.factor = form, self.laid_out(cast(Tensor, given[0])), given[1]
         *ends, first, second = form.in_slots(given[5:])
         *ends, self.values, self.features = (
             t if t is None or t.stride(1) == 1 else t.contiguous() for t in (*ends, *given[2:4])
@@ -113,6 +113,10 @@ class Attend:
         self.width_of_features = 0 if self.features is None else self.features.shape[1]
         self.is_gate = sums.are_gates(form, self.z.shape[1])
         self.entry_rows = self.pattern.by_target.order if form.listed else None  # None: by target
+
+    def laid_out(self, z: Tensor) -> Tensor:
+        """The rows of z as the kernels read them."""
+        return z.contiguous()
 
     def check(self) -> None:
         """Refuses tensors that are not of the pattern's sizes, beyond which the kernels would read."""

@@ -27,7 +27,8 @@ if not isinstance(jit.forward, JITFunction):
 NAMES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64"}
 TERMS, HIDDEN, PRODUCTS = ["own", "other"], ["own", "other", "entry", "vectors"], ["own", "other"]
 FORMS = {  # heads, columns, numbers of a term, activation, what there is
-    "GAT": (8, 8, 1, 1, TERMS),
+    "GAT": (8, 8, 1, 1, ["vectors", "of_targets"]),
+    "terms": (8, 8, 1, 1, TERMS),
     "GATv2": (3, 20, 20, 1, HIDDEN),
     "Transformer": (8, 8, 8, 0, PRODUCTS),
     "Transformer with features": (8, 8, 8, 0, [*PRODUCTS, "features", "asked", "summed", "passed"]),
@@ -35,7 +36,7 @@ FORMS = {  # heads, columns, numbers of a term, activation, what there is
     "keys with features": (2, 5, 3, 0, [*PRODUCTS, "features", "asked"]),
     "gate": (33, 1, 1, 3, [*TERMS, "entry", "factor", "values"]),
     "gate, as given": (33, 1, 1, 3, [*TERMS, "entry", "entry_rows"]),
-    "spmm": (64, 1, 1, 7, []),
+    "spmm": (1, 64, 1, 7, []),
     "wide": (1, 2000, 1, 6, [*TERMS, "factor"]),
 }
 
@@ -55,12 +56,14 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     sums = "*fp64" if dtype == torch.float64 else "*fp32"
     types = dict.fromkeys(("z", "own_rows", "other_rows", *there), NAMES[dtype])
     types |= {name: sums for name in ("asked", "summed", "passed") if name in there}
-    without = ("vectors", "asked", "summed", "passed", "entry_rows")
+    without = ("vectors", "of_targets", "asked", "summed", "passed", "entry_rows")
     types |= {f"{name}_stride": "i32" for name in there if name not in without}
+    types |= dict.fromkeys(("z_stride", "own_rows_stride", "other_rows_stride"), "i32")
     types |= {"factor_step": "i32"} if "factor" in there else {}
     types |= {"entry_rows": index} if "entry_rows" in there else {}
     types |= {"ptr": index, "index": index, "y": sums} | dict.fromkeys(SIZES, "i32")
-    if form not in ("gate", "gate, as given", "spmm"):
+    normalised = form not in ("gate", "gate, as given", "spmm")
+    if normalised:
         types["stats"] = types["delta"] = sums
     if pieces:
         types |= dict.fromkeys(("order", "piece_row", "piece_start"), index)
@@ -72,6 +75,7 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
         "DB": power_of_two(D),
         "F": 5,
         "FB": 8,
+        "NORMALISED": normalised,
         "PRODUCTS": there[:2] == PRODUCTS and D > 1 and "vectors" not in there,
     }
     constants |= {"ACTIVATION": activation, "SLOPE": 0.2, **blocks(c, W, D, 5)}
@@ -92,13 +96,15 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
     for by_source in (False, True):
         given = types | {"d_own": types["y"]} | ({"d_rows": types["y"], "place": index} if by_source else {})
         if not by_source:
-            wanted = {"entry": "d_entry", "vectors": "d_vectors", "factor": "d_factor", "values": "d_values"}
+            wanted = {"entry": "d_entry", "factor": "d_factor", "values": "d_values"}
+            wanted |= {} if "of_targets" in there else {"vectors": "d_vectors"}
             given |= {wanted[name]: NAMES[dtype] for name in there if name in wanted}
             of_features = {"asked": "d_asked", "features": "d_features"}
             given |= {of_features[name]: types["y"] for name in there if name in of_features}
         given = {name: kind for name, kind in given.items() if name in jit.backward.arg_names}
         if by_source:
             given.pop("y")
+            given |= {"d_targets": types["delta"]} if "of_targets" in there else {}
         assert cubin(jit.backward, given, constants | {"BY_SOURCE": by_source}, capability)
 
 
@@ -107,7 +113,7 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
 def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: bool) -> None:
     name, ACC = NAMES[dtype], tl.float64 if dtype == torch.float64 else tl.float32
     types = {"table": name, "long_rows": "*i64", "rows": "i32"} | ({"stats": name} if normalised else {})
-    assert cubin(jit.combine, types, {"c": 3, "W": 5, "WB": 8, "ACC": ACC, **blocks(3, 5)}, 80)
+    assert cubin(jit.combine, types, {"c": 3, "W": 5, "WB": 8, "S": 2, "ACC": ACC, **blocks(3, 5)}, 80)
     types = dict.fromkeys(("ptr", "index", "order"), "*i32") | dict.fromkeys(SIZES, "i32") | {"x": name, "y": name}
     options = blocks(128, 1)
     constants = {"W": 300, "WB": options.pop("HB"), "ACC": ACC, **options}

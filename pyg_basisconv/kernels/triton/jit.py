@@ -111,17 +111,23 @@ def _rows(table, rows, there, stride, cells, mask, ACC: tl.constexpr):
 
 
 @triton.jit
-def _entries(index, place, start, end, others, BE: tl.constexpr):
-    """A block of entries of each lane: their other ends, their positions in the order of targets, which there are, and
-    which of these have an end that there is.
+def _ends(index, start, end, BE: tl.constexpr):
+    """The other ends of a block of entries of each lane; they are read one block ahead, as their rows wait for them."""
+    p = start[:, None] + tl.arange(0, BE)[None, :]
+    return tl.load(index + p, mask=p < end[:, None], other=0).to(tl.int64)
+
+
+@triton.jit
+def _entries(o, place, start, end, others, BE: tl.constexpr):
+    """Of a block of entries of each lane with the other ends o: their positions in the order of targets, which there
+    are, and which of these have an end that there is.
     """
     p = start[:, None] + tl.arange(0, BE)[None, :]
     here = p < end[:, None]
-    o = tl.load(index + p, mask=here, other=0).to(tl.int64)
     e = p
     if place is not None:
         e = tl.load(place + p, mask=here, other=0).to(tl.int64)
-    return o, e, here, here & (o >= 0) & (o < others)
+    return e, here, here & (o >= 0) & (o < others)
 
 
 @triton.jit
@@ -155,12 +161,13 @@ def _features(features, stride, e, there, F: tl.constexpr, FB: tl.constexpr, ACC
 
 @triton.jit
 def _scores(
-    own, other, other_stride, entry, entry_stride, a, o, row, there, cells, mask,
-    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
+    own, projected, other, other_stride, entry, entry_stride, a, o, row, there, cells, mask,
+    PRODUCTS: tl.constexpr, PROJECTED: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Of a block of entries the terms u, (L, BE, HB, DB), their activation v, and scores, (L, BE, HB).
 
-    Of PRODUCTS the terms are those of the other ends. The terms of an entry are in a row of their own.
+    Of PRODUCTS the terms are those of the other ends. The terms of an entry are in a row of their own. If PROJECTED,
+    those of the other ends are `projected`, (L, BE, HB).
     """
     if PRODUCTS:
         u = _rows(other, o, there, other_stride, cells, mask, ACC)
@@ -168,6 +175,8 @@ def _scores(
         score = tl.sum(u * own, 3)
     else:
         u = tl.where(there[:, :, None, None], own, 0.0)
+        if PROJECTED:
+            u += projected[:, :, :, None]
         if other is not None:
             u += _rows(other, o, there, other_stride, cells, mask, ACC)
         if entry is not None:
@@ -190,16 +199,18 @@ def _vectors(vectors, cells, mask, HB: tl.constexpr, DB: tl.constexpr, ACC: tl.c
 @triton.jit(do_not_specialize=SIZES)
 def forward(
     ptr, index, order, piece_row, piece_start, rows, alone, pieces, others, split,
-    z, own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors,
+    z, z_stride, own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors, of_targets,
     factor, factor_stride, factor_step, values, values_stride, features, features_stride, asked, y, stats, summed,
     c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
-    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
+    NORMALISED: tl.constexpr, PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
     L: tl.constexpr, BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
-    """The weighted sums y of each row; normalised where there are statistics, of which each head has two numbers.
+    """The weighted sums y of each row; and its statistics, of which each head has two or three numbers.
 
-    These are what is taken off scores and the inverse of the sum of exponentials; of a piece the greatest score and
-    the sum, and its y is not divided. The features of entries are `summed` with the same weights; their products with
+    If the weights are NORMALISED, the first two are what is taken off scores, and the inverse of the sum of
+    exponentials; of a piece the greatest score and the sum, and its y is not divided. Terms that are inner products of
+    rows of z with `vectors`, and at targets with the vectors `of_targets`, are computed where the rows are read; those
+    of targets are the third number. The features of entries are `summed` with the same weights; their products with
     what the heads of a row have `asked`, (rows, c F), are added to the scores.
     """
     shared, whole, row, out_row, reads, writes, start, end, span, step = lanes(
@@ -208,31 +219,46 @@ def forward(
     head = tl.program_id(1) * HB + tl.arange(0, HB)
     cells, mask = _cells(c, W, HB, WB)
     term_cells, term_mask = _cells(c, D, HB, DB)
+    feature_cells, feature_mask = _cells(c, F, HB, FB)
+    PROJECTED: tl.constexpr = of_targets is not None
     mine = tl.zeros((L, 1, HB, DB), ACC)
     if own is not None:
         mine = _row(own, row, own_stride, term_cells, term_mask, reads, ACC)
-    a = _vectors(vectors, term_cells, term_mask, HB, DB, ACC)
-    feature_cells, feature_mask = _cells(c, F, HB, FB)
+    if PROJECTED:
+        a = _vectors(None, cells, mask, HB, DB, ACC)
+        of_source = _vectors(vectors, cells, mask, HB, WB, ACC)
+        of_target = _vectors(of_targets, cells, mask, HB, WB, ACC)
+        at_target = tl.sum(_row(z, row, z_stride, cells, mask, reads, ACC) * of_target, 3)  # (L, 1, HB)
+        mine = at_target[:, :, :, None]
+    else:
+        a = _vectors(vectors, term_cells, term_mask, HB, DB, ACC)
     if asked is not None:
         asks = _row(asked, row, c * F, feature_cells, feature_mask, reads, ACC)
     top = tl.full((L, HB), float("-inf"), ACC)
     total = tl.zeros((L, BE, HB), ACC)
     sums = tl.zeros((L, BE, HB, WB), ACC)
     feature_sums = tl.zeros((L, BE, HB, FB), ACC)
+    after = _ends(index, start, end, BE)
     for gone in range(0, span, step):
-        o, e, _, there = _entries(index, None, start + gone, end, others, BE)
+        o = after
+        after = _ends(index, start + gone + step, end, BE)
+        e, _, there = _entries(o, None, start + gone, end, others, BE)
         at_entry = _rows_of_terms(entry_rows, e, there)
         known = there[:, :, None] & (head < c)[None, None, :]
+        x = _rows(z, o, there, z_stride, cells, mask, ACC)
+        projected = 0.0
+        if PROJECTED:
+            projected = tl.sum(x * of_source, 3)
         _, _, score = _scores(
-            mine, other, other_stride, entry, entry_stride, a, o, at_entry, there, term_cells, term_mask,
-            PRODUCTS, ACTIVATION, SLOPE, ACC,
+            mine, projected, other, other_stride, entry, entry_stride, a, o, at_entry, there, term_cells, term_mask,
+            PRODUCTS, PROJECTED, ACTIVATION, SLOPE, ACC,
         )  # fmt: skip
         if features is not None:
             z_entry = _features(features, features_stride, e, there, F, FB, ACC)
         if asked is not None:
             score += tl.sum(z_entry * asks, 3)
         weight = tl.where(known, score, 0.0)
-        if stats is not None:
+        if NORMALISED:
             above = tl.maximum(top, _greatest(tl.where(known, score, float("-inf"))))
             base = _base(above)
             weight = tl.where(known, tl.exp(score - base[:, None, :]), 0.0)
@@ -242,13 +268,15 @@ def forward(
             feature_sums = feature_sums * scale[:, None, :, None]
             top = above
         weight *= _factors(factor, factor_stride, factor_step, e, known, head, ACC)
-        x = _rows(z, o, there, W * c, cells, mask, ACC)
         if values is not None:
             x += _rows(values, e, there, values_stride, cells, mask, ACC)
         sums += weight[:, :, :, None] * x
         if summed is not None:
             feature_sums += weight[:, :, :, None] * z_entry
-    if stats is not None:
+    S: tl.constexpr = 3 if PROJECTED else 2
+    at = out_row[:, None] * (S * c) + head[None, :]
+    known_heads = writes[:, None] & (head < c)[None, :]
+    if NORMALISED:
         above = tl.where(shared, tl.max(top, 0)[None, :], top)
         base = _base(above)
         scale = tl.where(above > top, tl.exp(top - base), 1.0)
@@ -264,13 +292,13 @@ def forward(
         else:
             found = found * inverse[:, :, None]
             found_features = found_features * inverse[:, :, None]
-        at = out_row[:, None] * (2 * c) + head[None, :]
-        known_heads = writes[:, None] & (head < c)[None, :]
         tl.store(stats + at, base, mask=known_heads)
         tl.store(stats + at + c, inverse, mask=known_heads)
     else:
         found = _added(sums, shared)
         found_features = _added(feature_sums, shared)
+    if PROJECTED:
+        tl.store(stats + at + 2 * c, tl.sum(at_target, 1), mask=known_heads)
     _write(y, out_row, c * W, cells, mask, writes, found)
     if summed is not None:
         _write(summed, out_row, c * F, feature_cells, feature_mask, writes, found_features)
@@ -286,11 +314,12 @@ def _write(table, out_row, stride, cells, mask, writes, found):
 @triton.jit(do_not_specialize=SIZES)
 def backward(
     ptr, index, place, order, piece_row, piece_start, rows, alone, pieces, others, split,
-    own_rows, other_rows, own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors,
+    own_rows, own_rows_stride, other_rows, other_rows_stride,
+    own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors, of_targets,
     factor, factor_stride, factor_step, values, values_stride, features, features_stride, asked, passed, y, stats,
-    delta, d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
+    delta, d_targets, d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
     c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
-    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
+    NORMALISED: tl.constexpr, PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
     L: tl.constexpr, BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr, FB: tl.constexpr,
     BY_SOURCE: tl.constexpr,
 ):  # fmt: skip
@@ -300,7 +329,8 @@ def backward(
     <y, g> of its target; and f <z, g> where weights are not normalised. The pass over targets writes delta for the
     one over sources, and what entries have. Each row has its own part of `d_vectors`, and a program the part of its
     heads of `d_features`, (E, blocks of heads, F). `passed`, (targets, c F), is what multiplies the features of entries
-    in the place of <z, g>.
+    in the place of <z, g>. Where terms are inner products with rows of z, the pass over sources adds to the gradients
+    of these what comes by the terms, of which `d_targets`, (targets, c), are the gradients at targets.
     """
     shared, _, row, out_row, reads, writes, start, end, span, step = lanes(
         ptr, order, piece_row, piece_start, rows, alone, pieces, split, L, BE
@@ -308,20 +338,31 @@ def backward(
     head = tl.program_id(1) * HB + tl.arange(0, HB)
     cells, mask = _cells(c, W, HB, WB)
     term_cells, term_mask = _cells(c, D, HB, DB)
+    PROJECTED: tl.constexpr = of_targets is not None
+    S: tl.constexpr = 3 if PROJECTED else 2
+    known_heads = reads[:, None] & (head < c)[None, :]
+    own_stats = row[:, None] * (S * c) + head[None, :]
+    mine_rows = _row(own_rows, row, own_rows_stride, cells, mask, reads, ACC)
     mine = tl.zeros((L, 1, HB, DB), ACC)
     if own is not None:
         mine = _row(own, row, own_stride, term_cells, term_mask, reads, ACC)
-    a = _vectors(vectors, term_cells, term_mask, HB, DB, ACC)
-    mine_rows = _row(own_rows, row, c * W, cells, mask, reads, ACC)
+    if PROJECTED:
+        a = _vectors(None, cells, mask, HB, DB, ACC)
+        of_source = _vectors(vectors, cells, mask, HB, WB, ACC)
+        of_target = _vectors(of_targets, cells, mask, HB, WB, ACC)
+        if BY_SOURCE:
+            mine = tl.sum(mine_rows * of_source, 3)[:, :, :, None]
+        else:
+            mine = tl.load(stats + own_stats + 2 * c, mask=known_heads, other=0.0)[:, None, :, None]
+    else:
+        a = _vectors(vectors, term_cells, term_mask, HB, DB, ACC)
     feature_cells, feature_mask = _cells(c, F, HB, FB)
     if not BY_SOURCE:
         if asked is not None:
             asks = _row(asked, row, c * F, feature_cells, feature_mask, reads, ACC)
         if passed is not None:
             passes = _row(passed, row, c * F, feature_cells, feature_mask, reads, ACC)
-    if stats is not None and not BY_SOURCE:
-        own_stats = row[:, None] * (2 * c) + head[None, :]
-        known_heads = reads[:, None] & (head < c)[None, :]
+    if NORMALISED and not BY_SOURCE:
         top = tl.load(stats + own_stats, mask=known_heads, other=0.0)[:, None, :]
         inverse = tl.load(stats + own_stats + c, mask=known_heads, other=0.0)[:, None, :]
         mean = tl.sum(mine_rows * _row(y, row, c * W, cells, mask, reads, ACC), 3)  # (L, 1, HB)
@@ -335,14 +376,25 @@ def backward(
     term_sums = tl.zeros((L, BE, HB, DB), ACC)
     vector_sums = tl.zeros((L, BE, HB, DB), ACC)
     asked_sums = tl.zeros((L, BE, HB, FB), ACC)
+    after = _ends(index, start, end, BE)
     for gone in range(0, span, step):
+        o = after
+        after = _ends(index, start + gone + step, end, BE)
         # Of entries that are here, but not there, the gradients are zero.
-        o, e, here, there = _entries(index, place, start + gone, end, others, BE)
+        e, here, there = _entries(o, place, start + gone, end, others, BE)
         at_entry = _rows_of_terms(entry_rows, e, here)
         known = there[:, :, None] & (head < c)[None, None, :]
+        at_stats = o[:, :, None] * (S * c) + head[None, None, :]
+        theirs = _rows(other_rows, o, there, other_rows_stride, cells, mask, ACC)
+        projected = 0.0
+        if PROJECTED:
+            if BY_SOURCE:
+                projected = tl.load(stats + at_stats + 2 * c, mask=known, other=0.0)
+            else:
+                projected = tl.sum(theirs * of_source, 3)
         u, v, score = _scores(
-            mine, other, other_stride, entry, entry_stride, a, o, at_entry, there, term_cells, term_mask,
-            PRODUCTS, ACTIVATION, SLOPE, ACC,
+            mine, projected, other, other_stride, entry, entry_stride, a, o, at_entry, there, term_cells, term_mask,
+            PRODUCTS, PROJECTED, ACTIVATION, SLOPE, ACC,
         )  # fmt: skip
         if features is not None:
             z_entry = _features(features, features_stride, e, there, F, FB, ACC)
@@ -351,15 +403,13 @@ def backward(
                 asks = _rows(asked, o, there, c * F, feature_cells, feature_mask, ACC)
             score += tl.sum(z_entry * asks, 3)
         weight = tl.where(known, score, 0.0)
-        if stats is not None:
+        if NORMALISED:
             if BY_SOURCE:
-                at = o[:, :, None] * (2 * c) + head[None, None, :]
-                top = tl.load(stats + at, mask=known, other=0.0)
-                inverse = tl.load(stats + at + c, mask=known, other=0.0)
+                top = tl.load(stats + at_stats, mask=known, other=0.0)
+                inverse = tl.load(stats + at_stats + c, mask=known, other=0.0)
                 mean = tl.load(delta + o[:, :, None] * c + head[None, None, :], mask=known, other=0.0)
             weight = tl.where(known, tl.exp(score - top) * inverse, 0.0)
         f = _factors(factor, factor_stride, factor_step, e, known, head, ACC)
-        theirs = _rows(other_rows, o, there, c * W, cells, mask, ACC)
         x = theirs
         g = mine_rows
         if BY_SOURCE:
@@ -373,7 +423,7 @@ def backward(
                 passes = _rows(passed, o, there, c * F, feature_cells, feature_mask, ACC)
             dot += tl.sum(z_entry * passes, 3)
         down = f * dot
-        if stats is not None:
+        if NORMALISED:
             down = weight * (down - mean)
         down = tl.where(known, down, 0.0)[:, :, :, None]
         at = e[:, :, None] * c + head[None, None, :]
@@ -408,10 +458,18 @@ def backward(
                 at_terms = at_entry[:, :, None, None] * (c * D) + term_cells[None, None, :, :]
                 tl.store(d_entry + at_terms, d_u, mask=here[:, :, None, None] & term_mask[None, None, :, :])
             term_sums += d_u
+    found_terms = _added(term_sums, shared)
     if d_rows is not None:
-        _write(d_rows, out_row, c * W, cells, mask, writes, _added(sums, shared))
+        found = _added(sums, shared)
+        if PROJECTED:
+            found += found_terms * tl.sum(of_source, 1)
+            once = writes & (start == tl.load(ptr + row, mask=reads, other=0).to(tl.int64))  # of pieces, the first
+            at = row[:, None] * c + head[None, :]
+            of_own_target = tl.load(d_targets + at, mask=once[:, None] & (head < c)[None, :], other=0.0)
+            found += of_own_target[:, :, None] * tl.sum(of_target, 1)
+        _write(d_rows, out_row, c * W, cells, mask, writes, found)
     if d_own is not None:
-        _write(d_own, out_row, c * D, term_cells, term_mask, writes, _added(term_sums, shared))
+        _write(d_own, out_row, c * D, term_cells, term_mask, writes, found_terms)
     if d_vectors is not None:
         _write(d_vectors, out_row, c * D, term_cells, term_mask, writes, _added(vector_sums, shared))
     if d_asked is not None:
@@ -421,7 +479,7 @@ def backward(
 @triton.jit(do_not_specialize=["rows"])
 def combine(
     table, stats, long_rows, rows,
-    c: tl.constexpr, W: tl.constexpr, ACC: tl.constexpr,
+    c: tl.constexpr, W: tl.constexpr, S: tl.constexpr, ACC: tl.constexpr,
     L: tl.constexpr, BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr,
 ):  # fmt: skip
     """The sums of the pieces of each long row, which stand behind the rows, in their order; see `forward` for stats."""
@@ -435,7 +493,7 @@ def combine(
     if stats is not None:
         for p in range(start, end, L * BE):
             piece = p + block
-            at = (rows + piece)[:, :, None] * (2 * c) + head[None, None, :]
+            at = (rows + piece)[:, :, None] * (S * c) + head[None, None, :]
             known = (piece < end)[:, :, None] & (head < c)[None, None, :]
             top = tl.maximum(top, _greatest(tl.load(stats + at, mask=known, other=float("-inf"))))
     base = _base(tl.max(top, 0))[None, None, :]
@@ -446,7 +504,7 @@ def combine(
         there = piece < end
         part = _rows(table, rows + piece, there, c * W, cells, mask, ACC)
         if stats is not None:
-            at = (rows + piece)[:, :, None] * (2 * c) + head[None, None, :]
+            at = (rows + piece)[:, :, None] * (S * c) + head[None, None, :]
             known = there[:, :, None] & (head < c)[None, None, :]
             scale = tl.exp(tl.load(stats + at, mask=known, other=float("-inf")) - base)
             total += scale * tl.load(stats + at + c, mask=known, other=0.0)
@@ -457,8 +515,8 @@ def combine(
         down = tl.sum(tl.sum(total, 1), 0)
         inverse = 1.0 / tl.where(down == 0.0, 1.0, down)
         found = found * inverse[:, None]
-        tl.store(stats + row * (2 * c) + head, tl.sum(tl.sum(base, 0), 0), mask=head < c)
-        tl.store(stats + row * (2 * c) + c + head, inverse, mask=head < c)
+        tl.store(stats + row * (S * c) + head, tl.sum(tl.sum(base, 0), 0), mask=head < c)
+        tl.store(stats + row * (S * c) + c + head, inverse, mask=head < c)
     tl.store(table + row * (c * W) + cells, found, mask=mask)
 
 
@@ -471,8 +529,11 @@ def sampled(
     _, _, row, _, reads, _, start, end, span, step = lanes(
         ptr, order, piece_row, piece_start, rows, alone, pieces, split, L, BE
     )
+    after = _ends(index, start, end, BE)
     for gone in range(0, span, step):
-        o, e, here, there = _entries(index, None, start + gone, end, others, BE)
+        o = after
+        after = _ends(index, start + gone + step, end, BE)
+        e, here, there = _entries(o, None, start + gone, end, others, BE)
         sums = tl.zeros((L, BE, WB), ACC)
         for w in range(0, W, WB):
             column = (w + tl.arange(0, WB))[None, :]

@@ -14,7 +14,7 @@ from . import jit, rows_jit
 SPLIT = 512  # entries of a row beyond which several programs share it
 FEW = 8  # entries of a row up to which it shares a program
 _CELLS = 128  # columns of a program, of as many heads as fit
-_BLOCK = 512  # numbers of a block of entries, for each warp: more would leave a thread too few registers
+_BLOCK = 256  # numbers of a block of entries, for each warp: more would leave a thread too few registers
 _LANE = 4  # entries of a lane's block
 _ROWS = 256  # of a program that deals them out
 
@@ -119,13 +119,19 @@ class RowLists:
         with torch.cuda.device_of(self.matrix[0]):
             kernel[programs, heads](*self.matrix, *place, *ends, *given, ACC=self.ACC, **options)
 
-    def combined(self, table: Tensor, c: int, dtype: torch.dtype, stats: Tensor | None = None) -> Tensor:
-        """The rows of what a kernel has written, those of c heads that are long summed up from their pieces."""
+    def combined(
+        self, table: Tensor, c: int, dtype: torch.dtype, stats: Tensor | None = None, normalised: bool = False
+    ) -> Tensor:
+        """The rows of what a kernel has written, those of c heads that are long summed up from their pieces.
+
+        normalised: whether their sums are divided by those of exponentials, which are in stats.
+        """
         if self.shares is not None and self.pieces:
             W, options, long_rows = table.shape[1] // c, blocks(c, table.shape[1] // c), self.shares.long_rows
             with torch.cuda.device_of(table):
                 jit.combine[len(long_rows), -(-c // options["HB"])](
-                    table, stats, long_rows, self.rows, c=c, W=W, WB=power_of_two(W), ACC=self.ACC, **options
-                )
+                    table, stats if normalised else None, long_rows, self.rows, c=c, W=W, WB=power_of_two(W),
+                    S=0 if stats is None else stats.shape[1] // c, ACC=self.ACC, **options
+                )  # fmt: skip
             table.resize_(self.rows, table.shape[1])  # in place: a view could not be written to by the caller
         return table.to(dtype)
