@@ -18,8 +18,8 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from pyg_basisconv.kernels.triton import bind_jit, jit, typed, typed_jit
-from pyg_basisconv.kernels.triton.launch import blocks, power_of_two
-from pyg_basisconv.kernels.triton.rows_jit import SIZES, deal
+from pyg_basisconv.kernels.triton.launch import NARROW, WIDE, blocks, power_of_two
+from pyg_basisconv.kernels.triton.rows_jit import SIZES
 
 if not isinstance(jit.forward, JITFunction):
     pytest.skip("triton: interpreted in this process", allow_module_level=True)
@@ -64,9 +64,9 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     types |= {"ptr": index, "index": index, "y": sums} | dict.fromkeys(SIZES, "i32")
     normalised = form not in ("gate", "gate, as given", "spmm")
     if normalised:
-        types["stats"] = types["delta"] = sums
+        types["stats"] = types["told"] = sums
     if pieces:
-        types |= dict.fromkeys(("order", "piece_row", "piece_start"), index)
+        types |= dict.fromkeys(("piece_row", "piece_start"), "*i64")
     constants = {
         "c": c,
         "W": W,
@@ -78,7 +78,7 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
         "NORMALISED": normalised,
         "PRODUCTS": there[:2] == PRODUCTS and D > 1 and "vectors" not in there,
     }
-    constants |= {"ACTIVATION": activation, "SLOPE": 0.2, **blocks(c, W, D, 5)}
+    constants |= {"ACTIVATION": activation, "SLOPE": 0.2, **blocks(WIDE, c, W, D, 5)}
     return types, constants | {"ACC": tl.float64 if dtype == torch.float64 else tl.float32}
 
 
@@ -92,7 +92,7 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
     types, constants = arguments(form, dtype, pieces, index)
     used = {name: kind for name, kind in types.items() if name in jit.forward.arg_names}
     assert cubin(jit.forward, used, dict(constants), capability)
-    there = FORMS[form][4]
+    c, W, D, _, there = FORMS[form]
     for by_source in (False, True):
         given = types | {"d_own": types["y"]} | ({"d_rows": types["y"], "place": index} if by_source else {})
         if not by_source:
@@ -103,9 +103,9 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
             given |= {of_features[name]: types["y"] for name in there if name in of_features}
         given = {name: kind for name, kind in given.items() if name in jit.backward.arg_names}
         if by_source:
-            given.pop("y")
-            given |= {"d_targets": types["delta"]} if "of_targets" in there else {}
-        assert cubin(jit.backward, given, constants | {"BY_SOURCE": by_source}, capability)
+            given.pop("y"), given.pop("stats", None)
+            given |= {"d_targets": types["told"]} if "of_targets" in there else {}
+        assert cubin(jit.backward, given, constants | blocks(NARROW, c, W, D, 5) | {"BY_SOURCE": by_source}, capability)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
@@ -113,10 +113,10 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
 def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: bool) -> None:
     name, ACC = NAMES[dtype], tl.float64 if dtype == torch.float64 else tl.float32
     types = {"table": name, "long_rows": "*i64", "rows": "i32"} | ({"stats": name} if normalised else {})
-    assert cubin(jit.combine, types, {"c": 3, "W": 5, "WB": 8, "S": 2, "ACC": ACC, **blocks(3, 5)}, 80)
-    types = dict.fromkeys(("ptr", "index", "order"), "*i32") | dict.fromkeys(SIZES, "i32") | {"x": name, "y": name}
-    options = blocks(128, 1)
-    constants = {"W": 300, "WB": options.pop("HB"), "ACC": ACC, **options}
+    assert cubin(jit.combine, types, {"c": 3, "W": 5, "WB": 8, "ACC": ACC, **blocks(WIDE, 3, 5)}, 80)
+    types = dict.fromkeys(("ptr", "index"), "*i32") | dict.fromkeys(SIZES, "i32") | {"x": name, "y": name}
+    options = {name: value for name, value in blocks(WIDE, 1, 128).items() if name != "HB"}
+    constants = {"W": 300, "WB": 128, "ACC": ACC, **options}
     assert cubin(jit.sampled, types | {"out": name}, constants, 80)
 
 
@@ -133,13 +133,6 @@ def test_graphs_are_bound(dtype: torch.dtype, index: str) -> None:
         assert cubin(bind_jit.over_degrees, types | numbers, constants | options, 80)
 
 
-@pytest.mark.parametrize("index", ["*i32", "*i64"])
-def test_deal(index: str) -> None:
-    types = dict.fromkeys(("ptr", "order", "piece_row", "piece_start", "long_rows"), index) | {"counts": "*i64"}
-    types |= dict.fromkeys(("rows", "split", "few"), "i32")
-    assert cubin(deal, types, {"B": 256, "num_warps": 4, "enable_fp_fusion": True}, 70)
-
-
 @pytest.mark.parametrize("pieces", [False, True], ids=["short groups", "long groups"])
 @pytest.mark.parametrize(("dtype", "precision", "capability"), [
     (torch.float32, "ieee", 70), (torch.bfloat16, "ieee", 90), (torch.float64, "ieee", 80), (torch.float32, "tf32", 80),
@@ -149,7 +142,7 @@ def test_deal(index: str) -> None:
 def test_products_of_groups(dtype: torch.dtype, precision: str, capability: int, pieces: bool) -> None:
     name, double = NAMES[dtype], dtype == torch.float64
     types = {"ptr": "*i64", "index": "*i64", "batch": "i32"} | dict.fromkeys(SIZES, "i32")
-    types |= dict.fromkeys(("order", "piece_row", "piece_start"), "*i64") if pieces else {}
+    types |= dict.fromkeys(("piece_row", "piece_start"), "*i64") if pieces else {}
     constants = {"G": 2, "P": 70, "Q": 5, "PRECISION": precision, "ACC": tl.float64 if double else tl.float32}
     constants |= typed.COMPILED
     given = types | dict.fromkeys(("table", "weight", "out"), name) | {f"{axis}_stride": "i32" for axis in "kgpq"}

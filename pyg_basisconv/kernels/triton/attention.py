@@ -11,7 +11,7 @@ from ..onepass import Attend, Saved
 from ..op import acc_dtype
 from ..scoring import HIDDEN, PRODUCTS, PROJECTED
 from . import jit
-from .launch import RowLists, blocks, power_of_two
+from .launch import NARROW, WIDE, RowLists, blocks, power_of_two
 
 
 def _strided(rows: Tensor | None) -> tuple[Tensor | None, int]:
@@ -29,27 +29,26 @@ class TritonAttend(Attend):
     def forward(self, keep: bool, weights: Tensor | None = None) -> tuple[Tensor, Saved]:
         assert weights is None, "torch computes the weights that are observed"
         self.check()
-        z, c, projected = self.z, self.c, self.form.kind == PROJECTED
-        rows = self._rows(False)
+        z, c, rows = self.z, self.c, self._rows(False)
         y, summed = rows.new(z.shape[1], self._sums), None
-        stats = rows.new((2 + projected) * c, self._sums) if self.normalised or projected else None
+        stats = rows.new(4 * c, self._sums) if self.normalised or self._projected else None
+        of_softmax = stats if self.normalised else None
         if self.to_values is not None:
             summed = rows.new(c * self.width_of_features, self._sums)
         given = *_strided(z), *self._at_target, *self._at_source, *self._shared, self._asked, y, stats, summed
         self._launch(rows, jit.forward, (), *given)
-        y, of_softmax = rows.combined(y, c, y.dtype, stats, self.normalised), None
+        y = rows.combined(y, c, y.dtype, of_softmax)
         if summed is not None and self.to_values is not None:
-            summed = rows.combined(summed, c, summed.dtype, stats, self.normalised)
+            summed = rows.combined(summed, c, summed.dtype, of_softmax)
             y += self._mapped(summed, self.to_values)
-        if keep and self.normalised:
-            of_softmax = y.clone()  # the result may be changed in place
-        return y, (of_softmax, stats, summed, None)
+        kept = y.clone() if keep and self.normalised else None  # the result may be changed in place
+        return y, (kept, stats, summed, None)
 
     def backward(
         self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         y, stats, summed, _ = saved
-        z, c, pattern, sums, projected = self.z, self.c, self.pattern, self._sums, self.form.kind == PROJECTED
+        z, c, pattern, sums, projected = self.z, self.c, self.pattern, self._sums, self._projected
         E, width, F = pattern.E, c * self.form.inner, self.width_of_features
         at_source, at_target, at_entry, *learns = needs
         of_features, of_map, of_keys = *needs_rows[3:], False
@@ -77,10 +76,10 @@ class TritonAttend(Attend):
         d_asked = new(self.to_keys is not None and (at_target or of_keys), None, by_target, c * F)
         d_features = new(of_features, None, None, self._blocks_of_heads * F)
         asked, passed = self._asked, None if self.to_values is None else self._mapped(grad, self.to_values.mT)
-        delta = z.new_empty(pattern.N, c, dtype=sums) if self.normalised else None
+        told = None if stats is None else z.new_empty(pattern.N, 4 * c, dtype=sums)
         made = d_entry, d_vectors, d_factor, d_values, d_asked, d_features
-        if any(t is not None for t in (d_target, delta, *made)):
-            given = *_strided(grad), *_strided(z), *target, *source, *self._shared, asked, passed, y, stats, delta
+        if any(t is not None for t in (d_target, told, *made)):
+            given = *_strided(grad), *_strided(z), *target, *source, *self._shared, asked, passed, y, stats, told
             given = *given, None, None, d_target
             self._launch(by_target, jit.backward, (None,), *given, *made, BY_SOURCE=False)
         d_target = combined(by_target, d_target, like_target)
@@ -91,7 +90,7 @@ class TritonAttend(Attend):
             place = None
             if not (self.factor is self.terms[2] is self.values is self.features is None):
                 place = pattern.both_ways_and_across[5]
-            given = *_strided(z), *_strided(grad), *source, *target, *self._shared, asked, passed, None, stats, delta
+            given = *_strided(z), *_strided(grad), *source, *target, *self._shared, asked, passed, None, None, told
             given = *given, d_target if projected else None, d_z, d_source, *[None] * 6
             self._launch(by_source, jit.backward, (place,), *given, BY_SOURCE=True)
         d_z, d_source = combined(by_source, d_z, z), combined(by_source, d_source, source[0])
@@ -145,6 +144,10 @@ class TritonAttend(Attend):
         return acc_dtype(self.z.dtype)
 
     @property
+    def _projected(self) -> bool:
+        return self.form.kind == PROJECTED
+
+    @property
     def _at_source(self) -> tuple[Tensor | None, int]:
         return _strided(self.terms[0])
 
@@ -172,11 +175,11 @@ class TritonAttend(Attend):
 
     @property
     def _blocks_of_heads(self) -> int:
-        return -(-self.c // int(blocks(*self._sizes)["HB"]))
+        return -(-self.c // int(blocks(WIDE, *self._sizes)["HB"]))
 
     def _launch(self, rows: RowLists, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
         form, (c, W, D, F) = self.form, self._sizes
-        options |= blocks(c, W, D, F)
+        options |= blocks(WIDE if kernel is jit.forward else NARROW, c, W, D, F)
         rows.run(
             kernel, self._blocks_of_heads, place, *given, **options, c=c, W=W, D=D, F=F,
             WB=power_of_two(W), DB=power_of_two(D), FB=power_of_two(F), NORMALISED=self.normalised,

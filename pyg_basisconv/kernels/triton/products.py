@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..op import acc_dtype
 from . import jit
-from .launch import RowLists, blocks, power_of_two
+from .launch import NARROW, WIDE, RowLists, blocks, power_of_two
 
 _ONE = 7  # the activation that is one
 _WIDEST = 128  # columns of a head
@@ -16,7 +16,7 @@ def spmm(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor
     """`products.spmm_rows`: attention whose scores are all one, with as few heads as their widths allow."""
     W = _width(x.shape[1])
     c = x.shape[1] // W
-    rows, options = RowLists(ptr, index, x.shape[0], acc_dtype(x.dtype)), blocks(c, W)
+    rows, options = RowLists(ptr, index, x.shape[0], acc_dtype(x.dtype)), blocks(NARROW, c, W)
     y, stride = rows.new(x.shape[1], x.dtype), 0 if weight is None else weight.stride(0)
     rows.run(
         jit.forward, -(-c // options["HB"]), (), x, x.stride(0), *(None, 0) * 3,
@@ -35,6 +35,7 @@ def _width(columns: int) -> int:
 def sddmm(x: Tensor, y: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
     """`products.sddmm` of compressed entries, without autograd."""
     W, rows, out = x.shape[1], RowLists(ptr, index, x.shape[0], acc_dtype(x.dtype)), x.new_empty(index.numel())
-    options = blocks(min(W, 128), 1)
-    rows.run(jit.sampled, 1, (), x.contiguous(), y.contiguous(), out, W=W, WB=options.pop("HB"), **options)
+    columns = min(W, _WIDEST)
+    options = {name: value for name, value in blocks(WIDE, 1, columns).items() if name != "HB"}
+    rows.run(jit.sampled, 1, (), x.contiguous(), y.contiguous(), out, W=W, WB=power_of_two(columns), **options)
     return out

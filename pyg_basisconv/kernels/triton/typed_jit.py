@@ -9,7 +9,7 @@ Letters: G blocks on the diagonal of a matrix, (P, Q) each; RB rows, PB and QB c
 import triton
 import triton.language as tl
 
-from .rows_jit import SIZES, one_lane
+from .rows_jit import SIZES, one_row
 
 
 @triton.jit
@@ -28,13 +28,13 @@ def _cut(table, rows, there, stride, columns, width):
 
 @triton.jit(do_not_specialize=SIZES)
 def multiplied(
-    ptr, index, kind, order, piece_row, piece_start, rows, alone, pieces, others, split, batch, table, weight,
+    ptr, index, kind, piece_row, piece_start, rows, pieces, others, split, batch, table, weight,
     k_stride, g_stride, p_stride, q_stride, out,
     GATHERED: tl.constexpr, G: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, RB: tl.constexpr, PB: tl.constexpr, QB: tl.constexpr,
 ):  # fmt: skip
     """Rows, (t B, G P), with the blocks of the matrices of their groups, (K, G, P, Q): (t B, G Q)."""
-    row, _, start, end = one_lane(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
+    _, row, _, start, end, _ = one_row(ptr, piece_row, piece_start, rows, pieces, split)
     g = tl.program_id(1).to(tl.int64) // tl.cdiv(Q, QB)
     q = (tl.program_id(1) % tl.cdiv(Q, QB) * QB + tl.arange(0, QB)).to(tl.int64)
     matrix = weight + tl.load(kind + row).to(tl.int64) * k_stride + g * g_stride
@@ -57,12 +57,12 @@ def multiplied(
 
 @triton.jit(do_not_specialize=SIZES)
 def outer(
-    ptr, index, order, piece_row, piece_start, rows, alone, pieces, others, split, batch, x, z, out,
+    ptr, index, piece_row, piece_start, rows, pieces, others, split, batch, x, z, out,
     G: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, RB: tl.constexpr, PB: tl.constexpr, QB: tl.constexpr,
 ):  # fmt: skip
     """x^T z of each group: its rows x, (t B, G P), and those of z, (N B, G Q), at their nodes; (groups, G, P, Q)."""
-    _, out_row, start, end = one_lane(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
+    _, _, out_row, start, end, _ = one_row(ptr, piece_row, piece_start, rows, pieces, split)
     block = tl.program_id(1) // tl.cdiv(Q, QB)
     g = block.to(tl.int64) // tl.cdiv(P, PB)
     p = (block % tl.cdiv(P, PB) * PB + tl.arange(0, PB)).to(tl.int64)
