@@ -101,7 +101,7 @@ def test_sparse_features_on_device() -> None:
 
 
 def test_degrees_are_looked_at_once() -> None:
-    """Of weights that learn, in the first call with a graph: later a negative one gives NaN. Others in each call."""
+    """In the first call with a graph: later a negative one gives NaN."""
     conv, edge_index, x = (
         BasisConv(3, 2, bases.GCN()).cuda(),
         torch.tensor([[0, 1], [1, 0]]).cuda(),
@@ -111,9 +111,8 @@ def test_degrees_are_looked_at_once() -> None:
     with pytest.raises(ValueError, match=r"^edge_weight: "):
         conv(x, edge_index.clone(), bad)
     assert conv(x, edge_index, good).isfinite().all()
-    assert conv(x, edge_index, bad).isnan().any()
-    with pytest.raises(ValueError, match=r"^edge_weight: "):
-        conv(x, edge_index, bad.detach())
+    for later in (bad, bad.detach()):
+        assert conv(x, edge_index, later).isnan().any()
 
 
 def test_devices_are_not_mixed() -> None:

@@ -1,6 +1,7 @@
 """Attention and gates on edges by the kernels in Triton."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -178,10 +179,18 @@ class TritonAttend(Attend):
         return -(-self.c // int(blocks(WIDE, *self._sizes)["HB"]))
 
     def _launch(self, rows: RowLists, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
-        form, (c, W, D, F) = self.form, self._sizes
-        options |= blocks(WIDE if kernel is jit.forward else NARROW, c, W, D, F)
-        rows.run(
-            kernel, self._blocks_of_heads, place, *given, **options, c=c, W=W, D=D, F=F,
-            WB=power_of_two(W), DB=power_of_two(D), FB=power_of_two(F), NORMALISED=self.normalised,
-            PRODUCTS=form.kind == PRODUCTS, ACTIVATION=form.activation.number, SLOPE=form.activation.slope,
-        )  # fmt: skip
+        kind, _, (activation, slope), *_ = self.form
+        numbers = WIDE if kernel is jit.forward else NARROW
+        constants = _constants(numbers, *self._sizes, self.normalised, kind == PRODUCTS, activation, slope)
+        rows.run(kernel, self._blocks_of_heads, place, *given, **options, **constants)
+
+
+@cache
+def _constants(
+    numbers: int, c: int, W: int, D: int, F: int, normalised: bool, products: bool, activation: int, slope: float
+) -> dict[str, Any]:
+    """What a kernel is compiled for; see `jit`, and `blocks` for the numbers."""
+    return blocks(numbers, c, W, D, F) | {
+        "c": c, "W": W, "D": D, "F": F, "WB": power_of_two(W), "DB": power_of_two(D), "FB": power_of_two(F),
+        "NORMALISED": normalised, "PRODUCTS": products, "ACTIVATION": activation, "SLOPE": slope,
+    }  # fmt: skip

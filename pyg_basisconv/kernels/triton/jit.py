@@ -204,7 +204,7 @@ def forward(
     of targets are the third number. The features of entries are `summed` with the same weights; their products with
     what the heads of a row have `asked`, (rows, c F), are added to the scores.
     """
-    is_piece, row, out_row, start, end, row_start = one_row(ptr, piece_row, piece_start, rows, pieces, split)
+    is_piece, row, out_row, start, end, _row_start = one_row(ptr, piece_row, piece_start, rows, pieces, split)
     head = tl.program_id(1) * HB + tl.arange(0, HB)
     cells, mask = _cells(c, W, HB, WB)
     term_cells, term_mask = _cells(c, D, HB, DB)
