@@ -3,8 +3,9 @@
 `python -m benchmarks --gpu FOLDER` writes a file for each row as soon as it is measured; run it until nothing is left.
 After a change of the package's code it begins again, and so it does under BASISCONV_KERNELS=triton: without it torch's
 operations are measured. Before all rows come the tests of what a GPU runs, which resume in the same way, and those of
-kernels once more under compute-sanitizer, where it is found. Behind them comes the grid of the planner, to which its
-rates are fitted at the end. What ends its process, or leaves the device useless, is not tried again.
+kernels once more under compute-sanitizer, where it is found; they run in several processes side by side, as most of
+their time is that of compiling kernels. Behind the rows comes the grid of the planner, to which its rates are fitted at
+the end. What ends its process, or leaves the device useless, is not tried again.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -36,6 +38,7 @@ from .result import Bench, Result, Row, Target
 from .rows import rows
 
 MINUTES = 8.0  # after which no test and no row is begun
+PROCESSES = min(16, os.cpu_count() or 1)  # that run tests
 
 
 def code() -> str:
@@ -90,26 +93,35 @@ def results(todo: Sequence[Row], folder: Path) -> Iterator[Result | dict[str, An
 def all_tested(home: Path, until: float) -> bool:
     """Runs tests, and those of kernels under a sanitizer, until a time; whether none are left."""
     tool = memcheck.sanitizer()
-    parts: dict[str, tuple[list[str], Sequence[str]]] = {"tests": ([], ())}
+    checks: dict[str, tuple[list[str], Sequence[str]]] = {"tests": ([], ())}
     if tool:
-        parts["memcheck"] = memcheck.prefix(tool, home), on_device.KERNELS
-    for name, (prefix, tests) in parts.items():
+        checks["memcheck"] = memcheck.prefix(tool, home), on_device.KERNELS
+    for name, (prefix, tests) in checks.items():
         done = home / f"{name}.done"
         if done.exists():
             continue
         seconds = until - monotonic()
-        if seconds <= 0 or untested(home / f"{name}.jsonl", seconds, prefix, tests):
+        if seconds <= 0:
+            return False
+        with ThreadPoolExecutor(PROCESSES) as processes:
+            parts = range(PROCESSES)
+            left = [*processes.map(lambda part: untested(home, name, part, seconds, prefix, tests), parts)]  # noqa: B023
+        if any(left):
             return False
         done.touch()
     return True
 
 
-def untested(file: Path, seconds: float, prefix: Sequence[str] = (), tests: Sequence[str] = ()) -> bool:
-    """Runs tests in a process of their own until the time is over; whether some are left.
+def untested(
+    home: Path, name: str, part: int, seconds: float, prefix: Sequence[str] = (), tests: Sequence[str] = ()
+) -> bool:
+    """Runs a part of the tests in a process of its own until the time is over; whether some are left.
 
     prefix: of the command, by which the process is checked. tests: files; all, if there are none.
     """
-    command = [*prefix, sys.executable, "-m", "benchmarks.on_device", str(file.resolve()), str(seconds), *tests]
+    file = home / f"{name}.{part}.jsonl"
+    fixed = str(file.resolve()), str(seconds), str(part), str(PROCESSES)
+    command = [*prefix, sys.executable, "-m", "benchmarks.on_device", *fixed, *tests]
     environment = os.environ | (memcheck.ENVIRONMENT if prefix else {})
     try:
         status, printed, errors = alone(command, environment, seconds + 60)
@@ -136,9 +148,9 @@ def alone(command: Sequence[str], environment: dict[str, str], seconds: float) -
     return process.returncode, printed, errors
 
 
-def told(file: Path) -> str:
+def told(home: Path) -> str:
     """What became of the tests until now."""
-    found = on_device.outcomes(file)
+    found = on_device.outcomes(*sorted(home.glob("tests.*.jsonl")))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(Counter(found.values()).items()))
     bad = [f"- {outcome}: {test}" for test, outcome in found.items() if outcome not in ("passed", "skipped")]
     return "\n".join([f"tests: {counts or 'none'}", *bad])
@@ -165,7 +177,7 @@ def run(folder: Path, only: Sequence[str] | None, quick: bool) -> None:
         [one for one in found if isinstance(one, Result)],
         [one for one in found if isinstance(one, str)],
     )
-    checks, missing = f"{told(home / 'tests.jsonl')}\n{memcheck.told(home)}", "\n".join(report.missing)
+    checks, missing = f"{told(home)}\n{memcheck.told(home)}", "\n".join(report.missing)
     text = f"{report.head}\n{checks}\n\n{report.table}\n\n{missing}"
     timed = [one for one in found if isinstance(one, dict)]
     if timed and not left:

@@ -1,7 +1,8 @@
 """The tests of what a GPU runs, for some minutes: each test is run once, and what became of it is kept in a file.
 
-`python -m benchmarks.on_device FILE SECONDS [TESTS]` runs those of which the file does not tell yet. A test that ended
-its process is not run again. After an error that leaves the device useless, the rest is for a process of its own.
+`python -m benchmarks.on_device FILE SECONDS PART PARTS [TESTS]` runs those of which the file does not tell yet, of
+every PARTS tests the one of number PART. A test that ended its process is not run again. After an error that leaves the
+device useless, the rest is for a process of its own.
 """
 
 import argparse
@@ -28,15 +29,19 @@ def useless() -> bool:
 
 
 class Resumed:
-    """A plugin of pytest that leaves out what is known, and stops when the time is over; left: how many are unknown."""
+    """A plugin of pytest that leaves out what is known, and stops when the time is over; left: how many are unknown.
 
-    def __init__(self, file: Path, seconds: float) -> None:
+    part, parts: of every so many tests it runs the one of this number.
+    """
+
+    def __init__(self, file: Path, seconds: float, part: int, parts: int) -> None:
         self.file, self.until, self.left = file, monotonic() + seconds, 0
+        self.ours = slice(part, None, parts)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         known = outcomes(self.file)
         wanted = [one for one in items if one.get_closest_marker("cuda") or one.nodeid.startswith(KERNELS)]
-        items[:] = [one for one in wanted if one.nodeid not in known]
+        items[:] = [one for one in wanted[self.ours] if one.nodeid not in known]
         self.left = len(items)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -58,15 +63,15 @@ class Resumed:
             lines.write(json.dumps({"test": test, "outcome": outcome, "text": text}) + "\n")
 
 
-def outcomes(file: Path) -> dict[str, str]:
+def outcomes(*files: Path) -> dict[str, str]:
     """What became of each test, the last that is known."""
-    lines = file.read_text().splitlines() if file.is_file() else []
+    lines = [line for file in files if file.is_file() for line in file.read_text().splitlines()]
     return {found["test"]: found["outcome"] for found in map(json.loads, lines)}
 
 
-def run(file: Path, seconds: float, *arguments: str) -> int:
+def run(file: Path, seconds: float, part: int, parts: int, *arguments: str) -> int:
     """Runs tests until the time is over; the number of those that are left."""
-    plugin = Resumed(file, seconds)
+    plugin = Resumed(file, seconds, part, parts)
     file.parent.mkdir(parents=True, exist_ok=True)
     pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={TESTS.parent}", *(arguments or [str(TESTS)])], [plugin])
     return plugin.left
@@ -76,6 +81,8 @@ if __name__ == "__main__":
     p = argparse.ArgumentParser("python -m benchmarks.on_device", description=__doc__)
     p.add_argument("file", type=Path)
     p.add_argument("seconds", type=float)
+    p.add_argument("part", type=int)
+    p.add_argument("parts", type=int)
     p.add_argument("tests", nargs="*", help="the files of some; all, if none are named")
     args = p.parse_args()
-    print(json.dumps({"left": run(args.file, args.seconds, *args.tests)}))
+    print(json.dumps({"left": run(args.file, args.seconds, args.part, args.parts, *args.tests)}))

@@ -207,8 +207,8 @@ class ProjectedScores(NamedTuple):
                 d_z.addmm_(at, vectors)
         if not any(needs):
             return None, None
-        own = torch.bmm(z.t().expand(2, *z.t().shape), at_ends).view(2, c, -1, c)
-        return own.diagonal(dim1=1, dim2=3).transpose(1, 2).contiguous().unbind(0)
+        own = (z.t() @ torch.cat([*at_ends], 1)).view(c, -1, 2, c)  # one product: a GPU cuts the rows of no batched one
+        return own.diagonal(dim1=0, dim2=3).permute(1, 2, 0).contiguous().unbind(0)
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         heads = z.view(z.shape[0], c, z.shape[1] // c)

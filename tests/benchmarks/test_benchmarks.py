@@ -587,11 +587,11 @@ def test_e(): pass
 @pytest.mark.slow
 def test_the_tests_of_a_gpu_resume(tmp_path: Path):
     """One ends its process; of those behind it, the first part does not run any, and the last is without time."""
-    some, file = tmp_path / "test_some.py", tmp_path / "found" / "tests.jsonl"
+    some, file = tmp_path / "test_some.py", tmp_path / "found" / "tests.0.jsonl"
     some.write_text(MARKED)
     left = []
     for seconds in (60, 0, 60):
-        call = f"pathlib.Path({str(file)!r}), {seconds}, {str(some)!r}"
+        call = f"pathlib.Path({str(file)!r}), {seconds}, 0, 1, {str(some)!r}"
         command = [sys.executable, "-c", f"import pathlib, benchmarks.on_device as d; print(d.run({call}))"]
         done = subprocess.run(
             command, cwd=Path(gpu.__file__).parent.parent, capture_output=True, text=True, check=False
@@ -601,7 +601,7 @@ def test_the_tests_of_a_gpu_resume(tmp_path: Path):
     found = {name.partition("::")[2]: outcome for name, outcome in on_device.outcomes(file).items()}
     assert list(found) == ["test_a", "test_b", "test_c", "test_d", "test_e"]
     assert list(found.values()) == ["passed", "ended its process", "failed", "skipped", "passed"]
-    told = gpu.told(file)
+    told = gpu.told(file.parent)
     assert told.startswith("tests: 1 ended its process, 1 failed, 2 passed, 1 skipped")
     assert told.count("\n") == 2
 
@@ -629,6 +629,7 @@ def test_tests_of_kernels_run_under_a_sanitizer(found: bool, tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     monkeypatch.setattr(on_device, "KERNELS", (str(some),))
+    monkeypatch.setattr(gpu, "PROCESSES", 1)
     home = tmp_path / "home"
     home.mkdir()
     assert not gpu.all_tested(home, until=0)
@@ -638,7 +639,7 @@ def test_tests_of_kernels_run_under_a_sanitizer(found: bool, tmp_path: Path, mon
     if found:
         (log,) = home.glob("memcheck.*.log")
         assert told == f"memcheck: 3 errors\n- {log.name}: 3"
-        assert list(on_device.outcomes(home / "memcheck.jsonl").values()) == ["passed"]
+        assert list(on_device.outcomes(home / "memcheck.0.jsonl").values()) == ["passed"]
     else:
         assert told == "memcheck: nothing was checked; compute-sanitizer was not found, which comes with CUDA's toolkit"
 
@@ -653,10 +654,25 @@ def test_a_process_is_ended_with_those_that_it_has_begun(tmp_path: Path):
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_check_that_cannot_begin_is_given_up(begun: bool, tmp_path: Path):
-    file = tmp_path / "memcheck.jsonl"
     if begun:
-        file.touch()
-    assert gpu.untested(file, 60, prefix=["false"]) == begun
+        (tmp_path / "memcheck.0.jsonl").touch()
+    assert gpu.untested(tmp_path, "memcheck", 0, 60, prefix=["false"]) == begun
+
+
+@pytest.mark.slow
+def test_each_test_is_in_one_of_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    some, home = tmp_path / "test_some.py", tmp_path / "home"
+    some.write_text("import pytest\n@pytest.mark.cuda\n@pytest.mark.parametrize('i', range(7))\ndef test_a(i): pass\n")
+    monkeypatch.setattr(on_device, "KERNELS", (str(some),))
+    monkeypatch.setattr(memcheck, "sanitizer", lambda: "env")
+    monkeypatch.setattr(memcheck, "prefix", lambda *_: ["env"])
+    monkeypatch.setattr(gpu, "PROCESSES", 3)
+    home.mkdir()
+    (home / "tests.done").touch()
+    assert gpu.all_tested(home, monotonic() + 60)
+    ran = [on_device.outcomes(file) for file in sorted(home.glob("memcheck.*.jsonl"))]
+    assert [len(one) for one in ran] == [3, 2, 2]
+    assert len(set().union(*ran)) == 7
 
 
 def test_a_process_that_ended_before_it_was_checked_is_told_of(tmp_path: Path):
