@@ -21,7 +21,7 @@ _ENTRIES = 8  # of a block, at most
 _WARP = 256  # numbers of a block for each warp: more would leave a thread too few registers
 
 
-class Pieces(NamedTuple):
+class RowPieces(NamedTuple):
     """The pieces of long rows.
 
     row, start: of each piece its row and first entry; those of a row stand side by side.
@@ -39,7 +39,7 @@ class Pieces(NamedTuple):
 _KNOWN: Any = WeakTensorKeyDictionary()
 
 
-def pieces_of(ptr: Tensor, entries: int) -> Pieces | None:
+def pieces_of(ptr: Tensor, entries: int) -> RowPieces | None:
     """The pieces of long rows; None if no row is long. The first call waits for the device."""
     if entries <= SPLIT:
         return None
@@ -52,7 +52,7 @@ def pieces_of(ptr: Tensor, entries: int) -> Pieces | None:
     return found
 
 
-def _cut(ptr: Tensor, split: int) -> Pieces | None:
+def _cut(ptr: Tensor, split: int) -> RowPieces | None:
     """See `pieces_of`."""
     sizes = ptr.diff()
     long = (sizes > split).nonzero().squeeze(1)
@@ -63,7 +63,7 @@ def _cut(ptr: Tensor, split: int) -> Pieces | None:
     first = last - counts
     row = long.repeat_interleave(counts)
     start = ptr[row] + split * (torch.arange(len(row), device=ptr.device) - first.repeat_interleave(counts))
-    return Pieces(row, start, torch.stack([long, first, last], 1), split)
+    return RowPieces(row, start, torch.stack([long, first, last], 1), split)
 
 
 @cache
