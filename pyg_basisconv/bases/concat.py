@@ -163,15 +163,21 @@ class BoundConcat(Derived):
             return None
         found = [part or on_all_rows(whole, side) for part, whole in zip(parts, self.parts, strict=True)]
 
-        def run(x: Tensor, weight: Tensor) -> Tensor:
+        adding = next((part for part in found if part.adds_bias), None)
+
+        def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             blocks = weight.split([part.K for part in self.parts])
-            return reduce(torch.add, (part.run(x, theirs) for part, theirs in zip(found, blocks, strict=True)))
+            given = [
+                (x, theirs) if bias is None or part is not adding else (x, theirs, bias)
+                for part, theirs in zip(found, blocks, strict=True)
+            ]
+            return reduce(torch.add, (part.run(*own) for part, own in zip(found, given, strict=True)))
 
         sizes = [part.sizes for part in found]
         gather = reduce(Work.plus, (one.gather for one in sizes))
         scatter = reduce(Work.plus, (one.scatter for one in sizes))
         rows, products = sum(one.rows for one in sizes), sum(one.products for one in sizes)
-        return Compact(run, Compaction(side, gather, rows, scatter, products))
+        return Compact(run, Compaction(side, gather, rows, scatter, products), adding is not None)
 
     @property
     def mixing(self) -> Work | None:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..backend import TRITON, waits
-from ..cache import kept
+from ..cache import kept, outside_inference_mode
 from ..portable import portable
 from .op import acc_dtype, autocast, recorded
 from .pattern import Compressed, compress, index_dtype
@@ -68,6 +69,11 @@ class Chunk:
         kinds, first, behind = zip(*self.members, strict=True)
         ptr, kind = torch.tensor([[*first, behind[-1]], [*kinds, 0]], dtype=self.at.dtype).to(self.at.device)
         return [ptr, self.at, kind[:-1]]
+
+    @kept
+    def weights_by_source(self) -> Any:
+        """Of some weights, their version and themselves in the order of `back`; see `_Call`."""
+        return WeakTensorKeyDictionary()
 
     @kept
     def groups_of_all(self) -> list[Tensor]:
@@ -225,12 +231,25 @@ class _Call(NamedTuple):
         """Adds A_k of rows (t B, W) at the pairs to the sources in total, (M, B W); the rest as `leave`."""
         v, weight = v.view(piece.at.numel(), -1), None
         if self.weight is not None:
-            weight = self.weight[piece.entries].to(v.dtype)
-            weight = weight if piece.order is None else weight.index_select(0, piece.order)
+            weight = self._by_source(self.weight, piece).to(v.dtype)
         if total is None:
             return spmm_rows(v, weight, *piece.onto_sources)
         v = spmm_rows(v, weight, *piece.back)
         return total.index_add_(0, piece.sources, v.to(total.dtype))
+
+    def _by_source(self, weight: Tensor, piece: Chunk) -> Tensor:
+        """The weights of the edges of a piece, by source; on a GPU, those that are the same in each call are kept."""
+        mine, order = weight[piece.entries], piece.order
+        if order is None:
+            return mine
+        # Weights in the order in which they were given may be a tensor of the user's, who may change it unseen.
+        if self.pairs.order is None or weight.requires_grad or weight.is_inference() or not waits(weight.device):
+            return mine.index_select(0, order)
+        version, found = piece.weights_by_source.get(weight, (None, None))
+        if version != weight._version:
+            found = outside_inference_mode(mine.index_select, 0, order)
+            piece.weights_by_source[weight] = weight._version, found
+        return found  # type: ignore[no-any-return]
 
     def slopes(self, x: Tensor, v: Tensor, piece: Chunk) -> Tensor:
         """The derivatives by the weights, of rows v that stand at the pairs: those of x, (M, B W), and v, (t B, W)."""

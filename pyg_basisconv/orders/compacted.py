@@ -10,6 +10,7 @@ from ..content import Inputs
 from ..costs import MACHINES, Estimate, Problem, Tally, Work
 from ..kernels import gather_matmul, matmul
 from ..kernels.dense import from_diagonal_blocks
+from ..kernels.joined import joins
 from ..portable import with_plain
 from .base import MESSAGES, Contracted, Order
 
@@ -38,11 +39,12 @@ class Compaction(NamedTuple):
 
 class Compact(NamedTuple):
     """Such an evaluation: a function of x, (*, M, P), and the diagonal blocks of Theta, (K, g, P / g, Q / g), to
-    (*, N, Q); and its cost.
+    (*, N, Q); its cost; and whether the function takes a bias as well, which it adds in one of its products.
     """
 
-    run: Callable[[Tensor, Tensor], Tensor]
+    run: Callable[..., Tensor]
     sizes: Compaction
+    adds_bias: bool = False
 
 
 class Offer(NamedTuple):
@@ -123,7 +125,10 @@ class Compacted(Order):
         compact: Compact | None = family.compact(form)
         assert compact is not None  # `estimate` refuses otherwise
         x = inputs.theta.lift(inputs.x)
-        return Contracted(compact.run(x, inputs.theta.diagonal(x.shape[-1]).to(x)))
+        weight = inputs.theta.diagonal(x.shape[-1]).to(x)
+        if bias is not None and compact.adds_bias and joins(x, bias):
+            return Contracted(compact.run(x, weight, bias), biased=True)
+        return Contracted(compact.run(x, weight))
 
 
 def _may_pay(family: Any) -> bool:
@@ -153,13 +158,14 @@ def on_all_rows(family: Any, side: End) -> Compact:
     else:
         sizes = Compaction(side, Work(), family.K * family.M, family.work("combine"), family.K)
 
-    def run(x: Tensor, weight: Tensor) -> Tensor:
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         blocks = from_diagonal_blocks(weight)
         matrices = blocks.unbind(0) if len(blocks) > 1 else [blocks.squeeze(0)]  # whose gradient is not copied
         if side == "source":
             combined: Tensor = family.combine([matmul(x, matrix) for matrix in matrices])
             return combined
-        products = [matmul(u, matrix) for u, matrix in zip(family.iterate(x), matrices, strict=True)]
+        biases = [bias, *[None] * (len(matrices) - 1)]
+        products = [matmul(u, W, b) for u, W, b in zip(family.iterate(x), matrices, biases, strict=True)]
         return products[0] if len(products) == 1 else torch.stack(products).sum(0)
 
-    return Compact(run, sizes)
+    return Compact(run, sizes, adds_bias=side == "target")

@@ -56,7 +56,7 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], int, int]] = {
     "GATv2": (lambda: pyg.GATv2Conv(4, 3, heads=2), 6, 19),
     "Transformer": (lambda: pyg.TransformerConv(4, 3, heads=2), 7, 18),
     "Transformer, two sets": (lambda: pyg.TransformerConv((4, 4), 3, heads=2), 9, 24),
-    "RGCN": (lambda: pyg.RGCNConv(64, 64, 474), 7, 20),
+    "RGCN": (lambda: pyg.RGCNConv(64, 64, 474), 5, 18),
 }
 
 

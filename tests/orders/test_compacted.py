@@ -531,3 +531,23 @@ def test_pieces_are_small_for_batches_of_blocks(turned: bool, monkeypatch: pytes
     full = torch.stack([torch.block_diag(*member) for member in W])
     assert_close(found[:, at], torch.einsum("bnp,npq->bnq", x[:, of], full[kind]))
     assert max(map(torch.numel, held)) <= allowed
+
+
+def test_weights_that_are_kept_on_a_gpu_are_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of sources, for the gradient; they may have changed since."""
+    kind, (source, target) = torch.randint(3, (30,)), torch.randint(5, (2, 30))
+    edge, W = torch.rand(30, dtype=torch.float64), torch.rand(3, 1, 2, 4, dtype=torch.float64)
+    x = torch.rand(5, 2, dtype=torch.float64, requires_grad=True)
+    pairs = Pairs(kind, source, target, (3, 5, 5))
+    assert pairs.order is not None
+
+    def gradient() -> torch.Tensor:
+        return torch.autograd.grad(typed_matmul(x, W, edge, pairs).square().sum(), x)[0]
+
+    for _ in range(2):
+        expected = gradient()
+        with monkeypatch.context() as m:
+            m.setattr(typed, "waits", lambda device: True)
+            for _ in range(2):
+                torch.testing.assert_close(gradient(), expected)
+        edge.mul_(2)
