@@ -17,7 +17,7 @@ from .errors import reject
 
 _NAME = "BASISCONV_KERNELS"  # 'compiled', 'triton' or 'torch' forces these
 _WANTED = os.environ.get(_NAME, "")
-TRITON = _WANTED == "triton"  # not by default, until a GPU has run its kernels
+TRITON = _WANTED == "triton"  # not by default, until a GPU has run its kernels as they are
 # Triton runs its kernels on the CPU in numpy, slowly, if this is set before it is imported.
 _INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 _CAPABILITY = 7, 0  # of the oldest GPU that Triton compiles for
@@ -70,7 +70,7 @@ def _triton_status(index: int | None) -> str:
     capability = torch.cuda.get_device_capability(index)
     if capability < _CAPABILITY:
         return "not used: compute capability {}.{} is below {}.{}".format(*capability, *_CAPABILITY)
-    return "in use" if TRITON else f"not used: no GPU has run it yet; {_NAME} = 'triton' asks for it"
+    return "in use" if TRITON else f"not used: no GPU has run it as it is; {_NAME} = 'triton' asks for it"
 
 
 def uses_triton(device: torch.device) -> bool:

@@ -81,8 +81,8 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", False, (9, 0), "not installed"),
         ("", True, None, "not used: no CUDA device"),
         ("", True, (6, 1), "not used: compute capability 6.1 is below 7.0"),
-        ("", True, (7, 0), "not used: no GPU has run it yet; BASISCONV_KERNELS = 'triton' asks for it"),
-        ("compiled", True, (9, 0), "not used: no GPU has run it yet; BASISCONV_KERNELS = 'triton' asks for it"),
+        ("", True, (7, 0), "not used: no GPU has run it as it is; BASISCONV_KERNELS = 'triton' asks for it"),
+        ("compiled", True, (9, 0), "not used: no GPU has run it as it is; BASISCONV_KERNELS = 'triton' asks for it"),
         ("triton", True, (7, 0), "in use"),
     ],
 )
