@@ -114,7 +114,7 @@ def test_features_are_looked_at_in_the_first_call(basis: Basis, monkeypatch: pyt
 
 def test_dropout_has_no_seed_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyg_basisconv.bases.attention.waits", lambda device: True)
-    monkeypatch.setattr("pyg_basisconv.bases.attention.new_seed", None)
+    monkeypatch.setattr("pyg_basisconv.bases.attention.Seeded", None)
     reference, x, (edge_index, _) = pyg.GATConv(P, Q, 2, dropout=0.5).double(), torch.randn(N, P).double(), graph(0)
     conv = convert(reference)
     conv.conv.basis.draws_at_once = False

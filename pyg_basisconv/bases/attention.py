@@ -17,8 +17,9 @@ from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..printing import arguments
 from .bound_attention import BoundAttention
+from .dropout import AtOnce, Seeded
 from .masks import Complete
-from .weighing import ELEMENTWISE, AtOnce, Normalize, Weighing, new_seed
+from .weighing import ELEMENTWISE, Normalize, Weighing
 
 
 class Attention(Basis):
@@ -152,12 +153,13 @@ class Attention(Basis):
         return True
 
     def weighing(self, content: Content, entries: Entries) -> Weighing:
-        """The scores of a content, and how they become weights; draws a new seed for dropout, if it needs one."""
-        score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
-        # A CUDA graph would repeat a seed of the host, whereas torch's own dropout draws anew in each replay.
-        at_once = self.draws_at_once or waits(entries.device)
-        seed = 0 if not p else AtOnce() if at_once else new_seed()
-        return Weighing(score, self.normalize, (p, seed), self.weighted)
+        """The scores of a content, and how they become weights, in training with a new dropout."""
+        score, dropout = self.mechanism.score(content, entries), None
+        if self.training and self.dropout:
+            # A CUDA graph would repeat a seed of the host, whereas torch's own dropout draws anew in each replay.
+            at_once = self.draws_at_once or waits(entries.device)
+            dropout = AtOnce(self.dropout) if at_once else Seeded(self.dropout)
+        return Weighing(score, self.normalize, dropout, self.weighted)
 
     def entries_on(self, graph: Graph) -> Entries:
         """The entries of the mask on a graph, cached with it."""

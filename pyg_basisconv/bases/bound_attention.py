@@ -26,18 +26,10 @@ from ..portable import portable, with_plain
 from ..theta import Theta
 from ..typed_edges import SharedEdges
 from .by_member import DisjointUnion, MemberByMember
+from .dropout import AtOnce, Seeded
 from .native_attention import NativeAttention
 from .replay import Replays
-from .weighing import (
-    ELEMENTWISE,
-    AtOnce,
-    Weighing,
-    attend_all_pairs,
-    attend_given,
-    attend_in_rows,
-    dropout_factors,
-    weights_across,
-)
+from .weighing import ELEMENTWISE, Weighing, attend_all_pairs, attend_given, attend_in_rows, weights_across
 
 # Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
 BLOCK = 1 << 20
@@ -138,18 +130,17 @@ class BoundAttention(MemberByMember):
     @cached_property
     def _drawn_factors(self) -> Tensor | None:
         """(C, E) the factors of a dropout that draws for all entries at once, by target; None without."""
-        p, seed = self.dropout
-        if not isinstance(seed, AtOnce):
+        if not isinstance(self.dropout, AtOnce):
             return None
         dtype = torch.promote_types(self.dtype, torch.float32)
-        return seed.factors(p, self.entries, self.K, dtype, self.batch).movedim(-1, 0).flatten(0, -2)
+        return self.dropout.factors(self.entries, self.K, dtype, self.batch).movedim(-1, 0).flatten(0, -2)
 
     @property
     def undropped(self) -> "BoundAttention":
         """The same family without dropout."""
-        if not self.dropout[0]:
+        if self.dropout is None:
             return self
-        return self._remade(self.weighing._replace(dropout=(0.0, 0)), self.mask_share)
+        return self._remade(self.weighing._replace(dropout=None), self.mask_share)
 
     @property
     def unmasked(self) -> "BoundAttention":
@@ -180,9 +171,8 @@ class BoundAttention(MemberByMember):
         elif self.normalize != "source":
             value = ELEMENTWISE[self.normalize](value)
         factor = tensors[split] if len(tensors) > split else None
-        p, seed = self.dropout
-        if p and not isinstance(seed, AtOnce):
-            kept = dropout_factors(value, p, seed + first * self.N + entries.first)
+        if isinstance(self.dropout, Seeded):
+            kept = self.dropout.factors(value, first * self.N + entries.first)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)
 
@@ -350,7 +340,7 @@ class BoundAttention(MemberByMember):
             return _step_of_mask(mask, order)
         if order != "theta_first" or not (theta.by_rows and self.is_by_rows):
             return None
-        if self.observed and (self.dropout[0] or self.K * self.entries.E > BLOCK):
+        if self.observed and (self.draws or self.K * self.entries.E > BLOCK):
             return None
         content = cast(tuple[Any, Graph], self.origin)[1].content
         if content is None or content.mask is not None or content.valid is not None:
@@ -418,7 +408,7 @@ class BoundAttention(MemberByMember):
 
     @property
     def draws(self) -> bool:
-        return self.dropout[0] > 0
+        return self.dropout is not None
 
     def work(self, direction: Direction) -> Work:
         E = self.K * self.entries.E
@@ -437,7 +427,7 @@ class BoundAttention(MemberByMember):
         if self.normalize != "source" or self.has_factors or not self.score.has_dots:
             return False
         # The vendor's kernel does not return the weights that it drops.
-        if self.observed and self.dropout[0]:
+        if self.observed and self.draws:
             return False
         # It has no forward-mode derivative, and in the portable path no mask but a causal one.
         exported = torch.compiler.is_exporting() and (self.entries.complete or self.entries.causal)
@@ -461,7 +451,7 @@ class BoundAttention(MemberByMember):
     @property
     def holds_pairs(self) -> bool:
         """Whether `to_dense` may use the weights of all pairs."""
-        return self._pair_weights is not None or (self.is_native and self.may_hold_pairs and not self.dropout[0])
+        return self._pair_weights is not None or (self.is_native and self.may_hold_pairs and not self.draws)
 
 
 def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
@@ -472,7 +462,7 @@ def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
             return None
         weighing, observed = basis.weighing(content, entries), content.observed
         if observed:
-            if weighing.dropout[0]:
+            if weighing.dropout is not None:
                 return None
             weighing = weighing._replace(score=weighing.score.snapshot())
         y, weights = attend_in_rows(weighing, entries, content.inputs, bias, content, observed)

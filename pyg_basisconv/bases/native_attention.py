@@ -27,7 +27,8 @@ class NativeAttention(MemberByMember):
         if a.observed and a.may_hold_pairs:
             y = pair_product(self.weights().to(z.dtype), value)
         else:
-            y = pair_attention(*self.pairwise(z.dtype), value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
+            p = 0.0 if a.dropout is None else a.dropout.p
+            y = pair_attention(*self.pairwise(z.dtype), value, p, self.entries.causal)  # (B, K, N, D)
         return self.heads_first(y)
 
     @property

@@ -206,7 +206,7 @@ class Replays:
 
     def record(self, basis: Any, content: Content, weighing: Any, entries: Entries) -> None:
         """Records a call that was just evaluated, if it can be replayed."""
-        if self._tries < _TRIES and not weighing.dropout[0]:
+        if self._tries < _TRIES and weighing.dropout is None:
             self._tries += 1
             self._replay = _recorded(basis, content, weighing, entries)
 

@@ -12,13 +12,12 @@ from ..entries import Entries
 from ..kernels import ProductScores, Sums, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import pair_rows
-from ..kernels.grids import Ints
 from ..kernels.scored import observed_attention
 from ..kernels.scoring import Scoring
 from ..mechanisms import Score
 from ..mechanisms.base import upcast
 from ..mechanisms.rows import TermRows
-from ..portable import with_plain
+from .dropout import AtOnce, Dropout
 
 Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
 _BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations within the entries of each target
@@ -33,13 +32,13 @@ ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
 class Weighing(NamedTuple):
     """How weights are computed from scores.
 
-    score: the scores; normalize: see `Attention`; dropout: the probability, and the seed, or what draws for all weights
-    at once; weighted: whether to multiply by the weights of the mask.
+    score: the scores; normalize: see `Attention`; dropout: of the weights, or None; weighted: whether those of the mask
+    are factors, too.
     """
 
     score: Score
     normalize: Normalize
-    dropout: "tuple[float, int | AtOnce]"
+    dropout: Dropout | None
     weighted: bool
 
     @property
@@ -73,41 +72,6 @@ def weights_across(score: Tensor, normalize: Normalize, entries: Entries) -> Ten
     return torch.where(hidden, 0, torch.softmax(torch.where(hidden.all(0), 0, score), 0))
 
 
-@with_plain(lambda value, seed: torch.rand_like(value))
-def _draw(value: Tensor, seed: int) -> Tensor:
-    generator = torch.Generator(value.device).manual_seed(seed)
-    return torch.rand(value.shape, generator=generator, device=value.device)
-
-
-@with_plain(lambda: 0)
-def new_seed() -> int:
-    """A seed for dropout, from torch's generator; in the portable path none is needed."""
-    return int(torch.randint(1 << 60, ()))
-
-
-def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
-    """The factors of dropout: 0, or 1 / (1 - p)."""
-    return (_draw(value, seed) >= p).to(value.dtype).div_(1 - p)
-
-
-class AtOnce:
-    """Draws for all weights of a call at once, by torch's dropout, in the order in which the entries were given.
-
-    So the layers of PyG draw, whose weights are (E, heads).
-    """
-
-    def __init__(self) -> None:
-        self._drawn: Tensor | None = None  # as the weights of a call may be evaluated again
-
-    def factors(self, p: float, entries: Entries, K: int, dtype: torch.dtype, batch: Ints = ()) -> Tensor:
-        r"""(\*, E, K) the factors by target."""
-        if self._drawn is None:
-            drawn = F.dropout(torch.ones(*batch, entries.E, K, dtype=dtype, device=entries.device), p)
-            order = entries.pattern.by_target.order
-            self._drawn = drawn if order is None else drawn.index_select(-2, order)
-        return self._drawn.to(dtype)
-
-
 def attend_in_rows(
     weighing: Weighing,
     entries: Entries,
@@ -119,7 +83,7 @@ def attend_in_rows(
     """Theta first, node-major throughout; and, if observed, which is without dropout, the weights that were applied,
     (K, E), which are stored. `valued` has the values of entries, where they have some.
     """
-    theta, (p, seed), weighing = inputs.theta, weighing.dropout, weighing.written_out(entries)
+    theta, weighing = inputs.theta, weighing.written_out(entries)
     scoring, rows = cast(tuple[Scoring, tuple[Tensor | None, ...]], weighing.in_rows)
     tensors = [None if t is None else upcast(t) for t in rows]
     factor = entries.weight if weighing.weighted else None
@@ -127,12 +91,12 @@ def attend_in_rows(
     # After the scores, whose projections may have computed them in the same product; and a checkpoint compares what
     # calls save, in order.
     z = inputs.rows
-    if p:
+    if weighing.dropout is not None:
         dtype = torch.promote_types(z.dtype, torch.float32)
-        if isinstance(seed, AtOnce):
-            kept = seed.factors(p, entries, theta.K, dtype)
+        if isinstance(weighing.dropout, AtOnce):
+            kept = weighing.dropout.factors(entries, theta.K, dtype)
         else:
-            kept = dropout_factors(z.new_empty(theta.K, entries.E, dtype=dtype), p, seed).t()
+            kept = weighing.dropout.factors(z.new_empty(theta.K, entries.E, dtype=dtype)).t()
         factor = kept if factor is None else factor * kept
     values = None if valued is None else valued.values_at(entries)
     about = Sums(scoring, weighing.normalize == "source", entries.pattern, theta.K), z, tensors, factor, values
@@ -157,9 +121,10 @@ def attend_all_pairs(
 
     None if the scores are not node-major, or if observed weights have dropout.
     """
-    score, normalize, (p, _), _ = weighing
-    if normalize != "source" or not isinstance(score.scoring, ProductScores) or (observed and p):
+    score, normalize, dropout, _ = weighing
+    if normalize != "source" or not isinstance(score.scoring, ProductScores) or (observed and dropout is not None):
         return None, None
+    p = 0.0 if dropout is None else dropout.p
     key, query = cast(tuple[Tensor, Tensor], score.rows)
     y, weights = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, observed, p)
     y = inputs.theta.join(y, bias)

@@ -24,7 +24,7 @@ from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import BasisConv, GridConv, bases, convert, mechanisms, theta as thetas
 from pyg_basisconv.__main__ import main
-from pyg_basisconv.bases.weighing import AtOnce
+from pyg_basisconv.bases.dropout import AtOnce
 from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges
 from pyg_basisconv.convert.refused import PARTLY, REFUSED
