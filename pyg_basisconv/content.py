@@ -38,13 +38,22 @@ class Beside:
 
     While it is in force, on a GPU, the next product of these features computes it as well.
 
-    >>> with Beside(torch.ones(2, 3), Affine(torch.ones(4, 3))) as own:
+    Args:
+        x: the features.
+        map: of these.
+        adds: whether the layer adds the result to that of its basis.
+
+    Attributes:
+        result: of the map; None while it is not computed.
+        added: whether it was added to what the basis gives.
+
+    >>> with Beside(torch.ones(2, 3), Affine(torch.ones(4, 3)), True) as own:
     ...     own.result is None  # nothing was computed
     True
     """
 
-    def __init__(self, x: Tensor, map: Affine) -> None:
-        self.x, self.map = x, map
+    def __init__(self, x: Tensor, map: Affine, adds: bool) -> None:
+        self.x, self.map, self.adds, self.added = x, map, adds, False
         self.result: Tensor | None = None
 
     def __enter__(self) -> "Beside":
@@ -58,10 +67,19 @@ class Beside:
 _BESIDE: ContextVar[Beside | None] = ContextVar("_BESIDE", default=None)
 
 
-def mapped_beside(x: Tensor) -> Tensor | None:
-    """The result of the map of these features that is wanted, if it was computed; see `Beside`."""
+def beside() -> Beside | None:
+    """What is in force, if its result is known."""
     wanted = _BESIDE.get()
-    return wanted.result if wanted is not None and wanted.x is x else None
+    return None if wanted is None or wanted.result is None else wanted
+
+
+def joined_sums(theta: Theta, y: Tensor, bias: Tensor | None) -> Tensor:
+    """What a parameter makes of the sums y of its members, which may be saved for the backward pass: in new memory."""
+    found, wanted = theta.join(y, bias), beside()
+    if wanted is not None and wanted.adds and not wanted.added:
+        wanted.added = True
+        return found + cast(Tensor, wanted.result)
+    return found.clone() if y.requires_grad and (found is y or found._base is y) else found
 
 
 def _with_beside(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor] | None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..content import Content, Mapped, apply_maps
+from ..backend import TRITON, waits
+from ..content import Content, Mapped, apply_maps, joined_sums
 from ..entries import Entries
 from ..kernels import Affine, Sums, Valued
 from ..kernels.multihead import HELD
@@ -162,7 +163,10 @@ class Replay:
         z, of_edges, map = self.values
         values = None if of_edges is None or map is None else Valued(found[of_edges], map.of(given).weight)
         sums = Sums(self.scoring, self.normalize == "source", entries.pattern, self.K)
-        y = one_pass(sums, form, (found[z], None, *of_entries(sums, form, found[z], values), *rows))
+        given_rows = found[z], None, *of_entries(sums, form, found[z], values), *rows
+        if sums.normalised and (x.is_cuda or TRITON) and waits(x.device):
+            return joined_sums(theta, one_pass(sums, form, given_rows, read_only=True), bias)
+        y = one_pass(sums, form, given_rows)
         if self.adds and bias is not None and bias.dtype is y.dtype:
             return y.add_(bias)  # these sums are nobody else's
         return theta.join(y, bias)

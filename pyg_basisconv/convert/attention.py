@@ -16,7 +16,7 @@ from ..bases import Adjacency, Attention
 from ..bases.bound_attention import BoundAttention
 from ..bases.weighing import Normalize
 from ..basis import BoundBasis
-from ..content import Beside, Content, Inputs, mapped_beside
+from ..content import Beside, Content, Inputs, beside
 from ..conv import BasisConv
 from ..errors import reject
 from ..kernels import Affine
@@ -113,9 +113,15 @@ class AttentionLayer(OperatorModule, GraphLayer):
         if target is None or own is None:
             y, A = self.attend(x, edges, z, size, wanted, call)
             return self.finish(y, target, call), A
-        with Beside(target, own):
+        parts: Any = self._modules
+        with Beside(target, own, self.adds_root and not parts["conv"]._forward_hooks) as own_part:
             y, A = self.attend(x, edges, z, size, wanted, call)
-            return self.finish(y, target, call), A
+            return y if own_part.added else self.finish(y, target, call), A
+
+    @property
+    def adds_root(self) -> bool:
+        """Whether `finish` adds what `root` makes of the targets' features, and does nothing else."""
+        return type(self).finish is AttentionLayer.finish
 
     @property
     def _map_of_targets(self) -> Affine | None:
@@ -186,9 +192,9 @@ class AttentionLayer(OperatorModule, GraphLayer):
 
     def of_targets(self, target: Tensor | None) -> Tensor:
         """What `root` makes of the targets' features, which may be known by now."""
-        known = None if target is None else mapped_beside(target)
-        if known is not None:
-            return known
+        known = beside()
+        if known is not None and known.result is not None and known.x is target:
+            return known.result
         found: Tensor = self._modules["root"](target)  # type: ignore[misc]
         return found
 

@@ -117,6 +117,10 @@ class ConvertedTransformer(AttentionLayer):
         y, A = super().attend(x, edges, z, size, wanted, call)
         return y, A.undropped if wanted else A  # PyG returns the weights before dropout
 
+    @property
+    def adds_root(self) -> bool:
+        return bool(self.root_weight) and self._modules.get("lin_beta") is None
+
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         if not self.root_weight:
             return y

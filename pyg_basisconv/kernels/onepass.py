@@ -96,7 +96,12 @@ class Attend:
         given: z, (M, c W); factors, (E, c); values of entries, (E, c), for gates; for others features of entries,
             (E, F), and their map (c, F, W) to what is added to the rows of z; and the tensors of scores. All but z may
             be None.
+
+    Attributes:
+        read_only: whether nobody writes to the result of the forward pass, which then may be what it saves.
     """
+
+    read_only = False
 
     def __init__(self, sums: Sums, form: ScoreForm, given: Tensors) -> None:
         _, self.normalised, self.pattern, self.c = sums

@@ -133,9 +133,13 @@ class _OnePass(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, sums: Sums, form: ScoreForm, observed: bool, *given: Any) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, sums: Sums, form: ScoreForm, observed: bool, read_only: bool, *given: Any
+    ) -> Tensor | tuple[Tensor, Tensor]:
         weights = room(given[0], sums.pattern.E, sums.c) if observed else None
-        y, saved = _compiled(sums, form, given).forward(True, weights)
+        call = _compiled(sums, form, given)
+        call.read_only = read_only
+        y, saved = call.forward(True, weights)
         ctx.save_for_backward(*given, *saved, weights)
         ctx.about = sums, form
         if weights is None:
@@ -147,7 +151,7 @@ class _OnePass(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, of_weights: Tensor | None = None) -> tuple[Tensor | None, ...]:
         held = ctx.saved_tensors  # once: a checkpoint unpacks them a single time
         given, saved, weights = held[:-5], held[-5:-1], held[-1]
-        (sums, form), needs, again = ctx.about, ctx.needs_input_grad[3:], differentiated_again()
+        (sums, form), needs, again = ctx.about, ctx.needs_input_grad[4:], differentiated_again()
         found: list[Tensor | None] = [None] * len(given)
         if grad is not None and again:
             found = [*derivative(_plain, (sums, *given), grad)[1:]]
@@ -164,7 +168,7 @@ class _OnePass(torch.autograd.Function):
                 d_z = torch.zeros_like(z) if needs[0] else None
                 of_tensors = [*_weights_backward(sums, _table(z), tensors, weights, of_weights, needs[5:], d_z)]
             found = [*map(add_optional, found, (d_z, None, None, None, None, *of_tensors))]
-        return None, None, None, *found
+        return None, None, None, None, *found
 
 
 def _compiled(sums: Sums, form: ScoreForm, given: Tensors) -> Attend:
@@ -184,10 +188,10 @@ _record = recorded(
 _record_one_pass: Callable[..., Any] = raw_apply(_OnePass)
 
 
-def one_pass(sums: Sums, form: ScoreForm, given: Tensors) -> Tensor:
+def one_pass(sums: Sums, form: ScoreForm, given: Tensors, read_only: bool = False) -> Tensor:
     """`scored_attention` by the compiled kernels, of what they support; see `kernels_take`."""
     if torch.is_grad_enabled() and needs_gradient(*given):
-        return _record_one_pass(sums, form, False, *given)
+        return _record_one_pass(sums, form, False, read_only, *given)
     return _compiled(sums, form, given).forward(False)[0]
 
 
@@ -218,7 +222,7 @@ def observed_attention(
     if form is None or given is None or uses_triton(z.device) or sums.are_gates(form, z.shape[1]):
         return _plain_observed_attention(sums, z, tensors, factor, values)
     if torch.is_grad_enabled() and needs_gradient(*given):
-        y, weights = _record_one_pass(sums, form, True, *given)
+        y, weights = _record_one_pass(sums, form, True, False, *given)
     else:
         weights = room(z, sums.pattern.E, sums.c)
         y = _compiled(sums, form, given).forward(False, weights)[0]
@@ -245,12 +249,17 @@ def kernels_take(
 
 
 @with_plain(
-    lambda sums, z, tensors, factor=None, values=None: _plain(
+    lambda sums, z, tensors, factor=None, values=None, read_only=False: _plain(
         sums, z, factor, None, *(values or (None, None)), *tensors
     )
 )
 def scored_attention(
-    sums: Sums, z: Tensor, tensors: Tensors, factor: Tensor | None = None, values: Valued | None = None
+    sums: Sums,
+    z: Tensor,
+    tensors: Tensors,
+    factor: Tensor | None = None,
+    values: Valued | None = None,
+    read_only: bool = False,
 ) -> Tensor:
     r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e f_e z_{source(e)}` of c heads, with weights w from scores.
 
@@ -261,6 +270,7 @@ def scored_attention(
         factor: (E, c) f, by target, or None for ones.
         values: of the entries, added to the rows of z; or None. The kernels of gates read their numbers, (E, c W), the
             others sum their features, and apply their map to the sums.
+        read_only: whether the caller does not write to the result, nor give it away.
 
     Returns:
         (N, c W).
@@ -276,7 +286,7 @@ def scored_attention(
         table = z.to(precision(z))
     given = kernels_take(sums, form, table, tensors, factor, values)
     if form is not None and given is not None:
-        y = one_pass(sums, form, given)
+        y = one_pass(sums, form, given, read_only)
         return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
         table = z.to(acc_dtype(z.dtype))

@@ -42,7 +42,9 @@ class TritonAttend(Attend):
         if summed is not None and self.to_values is not None:
             summed = rows.combined(summed, c, summed.dtype, of_softmax)
             y += self._mapped(summed, self.to_values)
-        kept = y.clone() if keep and self.normalised else None  # the result may be changed in place
+        kept = y if keep and self.normalised else None
+        if kept is not None and not self.read_only:
+            kept = kept.clone()
         return y, (kept, stats, summed, None)
 
     def backward(
@@ -104,7 +106,7 @@ class TritonAttend(Attend):
             found[:2] = None, None
             if d_source is not None and d_target is not None:
                 of_ends = self._of_maps(torch.stack([d_source, d_target], 2).flatten(1), z)  # (c, 2, W)
-                found[3:] = of_ends.to(z.dtype).unbind(1)
+                found[3:] = of_ends.to(z.dtype).transpose(0, 1).contiguous().unbind(0)
         d_map = None
         if of_map and summed is not None and self.to_values is not None:
             d_map = self._of_maps(summed, grad).to(self.to_values.dtype)
