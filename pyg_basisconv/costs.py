@@ -141,13 +141,13 @@ class Tally:
     bytes: int = 0
     seconds: float = 0.0
 
-    def product(self, m: int, k: int, n: int, times: int = 1) -> None:
-        """Dense products (m, k) (k, n)."""
+    def product(self, m: int, k: int, n: int, times: int = 1, launches: int | None = None) -> None:
+        """Dense products (m, k) (k, n), each by a call of its own unless there are fewer launches."""
         operations, moved = 2 * m * k * n * times, (m * k + k * n + m * n) * self.itemsize * times
         self.operations += operations
         self.bytes += moved
         busy = max(operations / self.machine.arithmetic, moved / self.machine.stream)
-        self.seconds += self.machine.dense * times + busy
+        self.seconds += self.machine.dense * (times if launches is None else launches) + busy
 
     def sparse(self, work: Work, width: int, table: int) -> None:
         """Sparse products that gather rows of the given width from a table with `table` rows."""

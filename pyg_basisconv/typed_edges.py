@@ -6,6 +6,7 @@ from typing import cast, overload
 import torch
 from torch import Tensor
 
+from .backend import uses_triton
 from .bound import CONSTRUCTORS, EdgeList, Explicit
 from .cache import cached_property, kept, outside_inference_mode
 from .costs import Direction, Work
@@ -87,7 +88,8 @@ class TypedEdges(Explicit):
         def run(x: Tensor, weight: Tensor) -> Tensor:
             return typed_matmul(x, weight, self._by_pair(side, pairs.order), pairs, turned=source)
 
-        return Compact(run, Compaction(side, gather, pairs.count, scatter, pairs.members))
+        launches = 1 if uses_triton(self.device) else pairs.members
+        return Compact(run, Compaction(side, gather, pairs.count, scatter, pairs.members, launches))
 
     def _by_pair(self, side: End, order: Tensor | None) -> Tensor | None:
         """The weights in the order of the pairs; cached if they are constants."""

@@ -81,7 +81,7 @@ def test_phi_beyond_the_limit_is_refused() -> None:
         plan(problem(M=10**5, N=10**5), "phi")
 
 
-TOUCHED = Compaction("target", Work(40, 20, 1), 20, Work(20, 20, 1), 2)
+TOUCHED = Compaction("target", Work(40, 20, 1), 20, Work(20, 20, 1), 2, 2)
 OFFERS = {"native": (1000, 100, 1, True), "compacted": Offer((TOUCHED,), 2), "mixed": Mixing(2, Work(40, 50, 1))}
 WINDOW = bases.Window((5, 7), (2, 3))
 SMALL = {"M": 50, "N": 50, "offers": tuple(OFFERS.items())}
@@ -90,6 +90,16 @@ MORE = {
     "compacted": Offer((TOUCHED._replace(gather=Work(80, 40, 1), rows=80, products=4),), 3),
     "mixed": Mixing(3, Work(60, 50, 1)),
 }
+
+
+@pytest.mark.parametrize(("launches", "order"), [(474, "theta_first"), (1, "compacted")])
+def test_types_that_one_launch_multiplies(launches: int, order: str) -> None:
+    """FB15k-237 with inverses on a GPU: calls for each type would take longer than products of all nodes with all."""
+    pairs, edges, N = 300_000, 544_230, 14_541
+    one = Compaction("source", Work(pairs, pairs, 1), pairs, Work(edges, N, 1), 474, launches)
+    sizes = {"K": 474, "M": N, "N": N, "P": 64, "Q": 64, "grad_x": True, "device": "cuda"}
+    work = {"expand": Work(edges, 474 * N, 1), "gather": Work(edges, N, 1)}
+    assert plan(problem(**sizes, **work, offers=(("compacted", Offer((one,), None)),))).order == order
 
 
 def test_pure() -> None:

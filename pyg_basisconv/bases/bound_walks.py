@@ -323,7 +323,7 @@ class BoundWalks(BoundBasis):
         rows = Work(trie.reached, trie.reached, trie.num_ends)
         gather_work, scatter_work = (trie.work, rows) if side == "target" else (rows, trie.work_back)
         run = self._from_targets if side == "target" else self._from_sources
-        return Compact(run, Compaction(side, gather_work, trie.reached, scatter_work, trie.num_ends))
+        return Compact(run, Compaction(side, gather_work, trie.reached, scatter_work, trie.num_ends, trie.num_ends))
 
     def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
         trie, matrices = self.forward, weight.unbind(0)

@@ -176,8 +176,10 @@ class BoundConcat(Derived):
         sizes = [part.sizes for part in found]
         gather = reduce(Work.plus, (one.gather for one in sizes))
         scatter = reduce(Work.plus, (one.scatter for one in sizes))
-        rows, products = sum(one.rows for one in sizes), sum(one.products for one in sizes)
-        return Compact(run, Compaction(side, gather, rows, scatter, products), adding is not None)
+        rows, products, launches = map(
+            sum, zip(*((one.rows, one.products, one.launches) for one in sizes), strict=True)
+        )
+        return Compact(run, Compaction(side, gather, rows, scatter, products, launches), adding is not None)
 
     @property
     def mixing(self) -> Work | None:

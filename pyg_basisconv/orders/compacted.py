@@ -25,8 +25,9 @@ class Compaction(NamedTuple):
     """The cost of an evaluation that multiplies only the nonzero rows of each member.
 
     side: whose rows are multiplied, 'target' (of the A_k^T x) or 'source' (of x); gather, scatter: the work before and
-    after the products, per unit of width; rows: how many are multiplied; products: how many dense products; tiled:
-    whether one product multiplies the rows of all members side by side, tile by tile and batch entry by batch entry.
+    after the products, per unit of width; rows: how many are multiplied; products: how many dense products; launches:
+    by how many calls; tiled: whether one product multiplies the rows of all members side by side, tile by tile and
+    batch entry by batch entry.
     """
 
     side: End
@@ -34,6 +35,7 @@ class Compaction(NamedTuple):
     rows: int
     scatter: Work
     products: int
+    launches: int
     tiled: bool = False
 
 
@@ -96,8 +98,8 @@ class Compacted(Order):
                 t.sparse(work, width * beside, table)
 
         def product(width: int, other: int) -> None:
-            t.product(each * beside, width * (p.K if c.tiled else 1), other, c.products)
-            t.seconds += 2 * t.machine.dense * c.products + (0 if c.tiled else 2 * t.machine.small)
+            t.product(each * beside, width * (p.K if c.tiled else 1), other, c.products, c.launches)
+            t.seconds += 2 * t.machine.dense * c.launches + (0 if c.tiled else 2 * t.machine.small)
 
         gather(c.gather, p.P, p.M)
         product(p.P, p.Q)
@@ -148,15 +150,15 @@ def tiled(family: Any, side: End) -> Compact | None:
     def run(x: Tensor, weight: Tensor) -> Tensor:
         return gather_matmul(x[..., : pairs.M, :], from_diagonal_blocks(weight), pairs)
 
-    return Compact(run, Compaction(side, Work(pairs.N * family.K), pairs.N, Work(), 1, tiled=True))
+    return Compact(run, Compaction(side, Work(pairs.N * family.K), pairs.N, Work(), 1, 1, tiled=True))
 
 
 def on_all_rows(family: Any, side: End) -> Compact:
     """The evaluation of a part of a sum that has no `compact` of its own: all its rows are multiplied."""
     if side == "target":
-        sizes = Compaction(side, family.work("expand"), family.K * family.N, Work(), family.K)
+        sizes = Compaction(side, family.work("expand"), family.K * family.N, Work(), family.K, family.K)
     else:
-        sizes = Compaction(side, Work(), family.K * family.M, family.work("combine"), family.K)
+        sizes = Compaction(side, Work(), family.K * family.M, family.work("combine"), family.K, family.K)
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         blocks = from_diagonal_blocks(weight)

@@ -219,6 +219,12 @@ def test_a_layer_for_each_relation(kernels: list[str]) -> None:
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
 
 
+def test_all_types_are_one_launch_to_the_planner() -> None:
+    edges, kind = torch.randint(20, (2, 60), device=DEVICE), torch.arange(60, device=DEVICE) % 6
+    sizes = bases.Relations(6).bind(edges, edge_type=kind, size=20).compact("source").sizes
+    assert (sizes.products, sizes.launches) == (6, 1)
+
+
 @pytest.mark.parametrize("wrong", ["index", "kind", "ptr"])
 def test_wrong_groups_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: with nodes or types of others, or with the last row of each type left to the next."""
