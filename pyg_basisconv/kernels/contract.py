@@ -9,9 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..backend import TRITON
 from ..portable import with_plain
-from .joined import joined, joins
 from .op import derivative, raw_apply
 
 
@@ -202,8 +200,6 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
 def times_theta(u: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     r""":math:`\sum_k u_k \Theta_k + b` of products u that stand side by side, (N, K P). See `a_first`."""
     flat = weight.flatten(0, 1)  # (K P, Q)
-    if (u.is_cuda or TRITON) and joins(u, flat, bias):
-        return joined(u, (1.0,), flat.t(), *(() if bias is None else (bias,)))[0]
     if bias is None:
         return u @ flat
     return torch.addmm(bias if bias.dtype == u.dtype else bias.to(u.dtype), u, flat)

@@ -72,8 +72,8 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([4., 4.])
     """
     plain = _needs_plain_matmul(x)
-    if (x.is_cuda or TRITON) and not plain and joins(x, weight, bias):
-        return joined(x, (1.0,), weight.t(), *(() if bias is None else (bias,)))[0]
+    if bias is not None and (x.is_cuda or TRITON) and not plain and joins(x, weight, bias):
+        return torch.addmm(bias, x, weight)
     small = plain or (x.dim() == 2 and x.numel() <= _FEW)
     y = x @ weight if small else _products((x,), weight.unsqueeze(0))
     if bias is None:
@@ -190,7 +190,7 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     (torch.Size([2, 8]), tensor(3.), tensor(1.5000))
     """
     biases = [bias for _, bias, *_ in maps if bias is not None]
-    if (x.is_cuda or TRITON) and joins(x, *biases):
+    if x.is_cuda or TRITON:
         return joined(x, [one.scale for one in maps], *[one.weight for one in maps], *biases)
     matrix = torch.cat([weight if weight.dim() == 2 else weight.mT for weight, *_ in maps]).view(-1, x.shape[-1])
     found = F.linear(x, matrix, torch.cat(biases).view(-1) if biases else None).chunk(len(maps), -1)

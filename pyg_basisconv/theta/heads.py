@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..backend import TRITON
 from ..errors import check_choice, check_count, check_flags, reject
 from ..kernels import Affine, matmul, repeated
-from ..kernels.joined import joined, joins
 from ..portable import few
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
@@ -207,8 +205,6 @@ class LowRank(Values):
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """Returns s (x W^T + b): (*, M, P), (Q, P), (Q) -> (*, M, Q)."""
-    if (x.is_cuda or TRITON) and joins(x, weight, bias):
-        return joined(x, (scale,), weight, *(() if bias is None else (bias,)))[0]
     numbers = x.numel() if x.layout == torch.strided else math.inf
     if few(numbers, _SMALL):
         if scale != 1 and bias is not None:
