@@ -49,7 +49,10 @@ def joined(x: Tensor, scales: Sequence[float], *given: Tensor) -> Sequence[Tenso
     """
     P, count = x.shape[-1], len(scales)
     matrices = [_by_output(weight, scale) for weight, scale in zip(given[:count], scales, strict=True)]
-    biases = [b.reshape(-1) if s == 1 else b.reshape(-1) * s for b, s in zip(given[count:], scales, strict=False)]
+    biases = [
+        bias.reshape(-1) if scale == 1 else bias.reshape(-1) * scale
+        for bias, scale in zip(given[count:], scales[: len(given) - count], strict=True)
+    ]
     if count == 1:
         return (F.linear(x, matrices[0].reshape(-1, P), biases[0] if biases else None),)
     if len({t.shape[1:] for t in matrices}) > 1:
