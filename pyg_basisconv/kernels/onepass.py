@@ -66,7 +66,9 @@ def supports(sums: Sums, form: ScoreForm, given: Tensors) -> bool:
     if in_triton:  # of any precision, of which half is no more than an input
         accumulated = acc_dtype(z.dtype)
         wide = max(z.shape[1] // c, form.inner, *(t.shape[1] for t in there if t.dim() == 3)) > _WIDEST
-        return not wide and all(t.is_floating_point() and acc_dtype(t.dtype) == accumulated for t in there)
+        if wide or not all(t.shape[1] for t in there):  # of features without columns, one would be read
+            return False
+        return all(t.is_floating_point() and acc_dtype(t.dtype) == accumulated for t in there)
     if c == 1 and form.kind != HIDDEN and pattern.E * max(z.shape[1], 64) >= _MANY:  # it fills one lane of a vector
         return False
     return pattern.by_target.ptr.dtype == torch.int32 and all(t.dtype == z.dtype for t in there)

@@ -418,6 +418,16 @@ def test_features_of_entries(kind: str, normalised: bool) -> None:
         check_features(WithFeatures(kind, c=3, F=F, factors=True, normalised=normalised, sizes=SMALL))
 
 
+@pytest.mark.parametrize("kind", features.KINDS)
+def test_features_without_columns_are_not_read(kind: str) -> None:
+    """A kernel reads one at least."""
+    case = WithFeatures(kind, F=0, sizes=SMALL)
+    valued = (None, None) if case.kind == "keys" else (case.features, case.map)
+    torch.testing.assert_close(case.run(), _plain(case.sums, case.z, None, None, *valued, *case.terms))
+    for gradient, like in zip(results(case)[1:], case.inputs, strict=True):
+        assert gradient.shape == like.shape
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     kind=st.sampled_from(features.KINDS),
