@@ -418,6 +418,12 @@ def test_features_of_entries(kind: str, normalised: bool) -> None:
         check_features(WithFeatures(kind, c=3, F=F, factors=True, normalised=normalised, sizes=SMALL))
 
 
+def test_heads_that_do_not_fit_one_program_share_the_gradients_of_features() -> None:
+    case = WithFeatures("keys and values", c=3, W=33, sizes=SMALL)
+    assert launch.blocks(launch.NARROW, 3, 33)["HB"] < 3
+    check_features(case)
+
+
 @pytest.mark.parametrize("kind", features.KINDS)
 def test_features_without_columns_are_not_read(kind: str) -> None:
     """A kernel reads one at least."""
