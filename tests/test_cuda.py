@@ -101,7 +101,7 @@ def test_sparse_features_on_device() -> None:
 
 
 def test_degrees_are_looked_at_once() -> None:
-    """In the first call with a graph: later a negative one gives NaN."""
+    """Those of the first call with a graph; in later ones a negative degree gives NaN."""
     conv, edge_index, x = (
         BasisConv(3, 2, bases.GCN()).cuda(),
         torch.tensor([[0, 1], [1, 0]]).cuda(),

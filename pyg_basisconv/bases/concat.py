@@ -162,8 +162,7 @@ class BoundConcat(Derived):
         if not any(parts):
             return None
         found = [part or on_all_rows(whole, side) for part, whole in zip(parts, self.parts, strict=True)]
-
-        adding = next((part for part in found if part.adds_bias), None)
+        adding = next((part for part in found if part.adds_bias), None)  # the bias is added once
 
         def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             blocks = weight.split([part.K for part in self.parts])

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..backend import TRITON, waits
-from ..cache import kept, outside_inference_mode
+from ..cache import kept, outside_inference_mode, without_cached
 from ..portable import portable
 from .op import acc_dtype, autocast, recorded
 from .pattern import Compressed, compress, index_dtype
@@ -62,6 +62,9 @@ class Chunk:
     sources: Tensor
     back: list[Tensor]
     order: Tensor | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_cached(self)
 
     @kept
     def groups(self) -> list[Tensor]:

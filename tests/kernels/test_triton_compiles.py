@@ -28,6 +28,7 @@ NAMES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"
 TERMS, HIDDEN, PRODUCTS = ["own", "other"], ["own", "other", "entry", "vectors"], ["own", "other"]
 FORMS = {  # heads, columns, numbers of a term, activation, what there is
     "GAT": (8, 8, 1, 1, ["vectors", "of_targets"]),
+    "sums by vectors": (3, 5, 1, 1, ["vectors", "of_targets"]),
     "terms": (8, 8, 1, 1, TERMS),
     "GATv2": (3, 20, 20, 1, HIDDEN),
     "Transformer": (8, 8, 8, 0, PRODUCTS),
@@ -62,8 +63,8 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     types |= {"factor_step": "i32"} if "factor" in there else {}
     types |= {"entry_rows": index} if "entry_rows" in there else {}
     types |= {"ptr": index, "index": index, "y": sums} | dict.fromkeys(SIZES, "i32")
-    normalised = form not in ("gate", "gate, as given", "spmm")
-    if normalised:
+    normalised = form not in ("gate", "gate, as given", "spmm", "sums by vectors")
+    if normalised or "of_targets" in there:
         types["stats"] = types["told"] = sums
     if pieces:
         types |= dict.fromkeys(("piece_row", "piece_start"), "*i64")

@@ -1,5 +1,6 @@
 """The kernels in Triton that multiply by the matrices of types, against loops over the edges; see `test_triton`."""
 
+import pickle
 from argparse import Namespace
 from typing import Any, NamedTuple
 
@@ -217,6 +218,16 @@ def test_a_layer_for_each_relation(kernels: list[str]) -> None:
         found.append(results(y, [x, *layer.parameters()]))
         assert ("outer" in kernels) == (order == "compacted")
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+
+
+def test_pairs_are_pickled_without_what_they_keep() -> None:
+    """Constant weights are kept by the weights themselves, which no file has."""
+    edges, kind = torch.randint(9, (2, 30), device=DEVICE), torch.randint(3, (30,), device=DEVICE)
+    pairs, x = Pairs(kind, edges[0], edges[1], (3, 9, 9)), torch.randn(9, 4, device=DEVICE, requires_grad=True)
+    given = torch.randn(3, 1, 4, 2, device=DEVICE), torch.rand(30, device=DEVICE)
+    y = typed_matmul(x, *given, pairs)
+    torch.autograd.grad(y.sum(), x)
+    assert typed_matmul(x, *given, pickle.loads(pickle.dumps(pairs))).equal(y)
 
 
 def test_all_types_are_one_launch_to_the_planner() -> None:

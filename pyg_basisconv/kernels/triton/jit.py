@@ -295,9 +295,9 @@ def backward(
     <y, g> of its target; and f <z, g> where weights are not normalised. The pass over targets writes what entries have,
     and what it has `told` the one over sources, (targets, 4 c): the statistics of each head, and as its fourth number
     delta. Each row has its own part of `d_vectors`, and a program the part of its heads of `d_features`, (E, blocks of
-    heads, F). `passed`, (targets, c F), is what multiplies the features of entries in the place of <z, g>. Where terms
-    are inner products with rows of z, the pass over sources adds to the gradients of these what comes by the terms, of
-    which `d_targets`, (targets, c), are the gradients at targets.
+    heads, F). `passed`, (targets, c F), is what multiplies the features of entries in the place of <z, g>. Where scores
+    are computed from rows of z, the pass over sources adds the gradients that these have by them; `d_targets`,
+    (targets, c), are those of the targets' terms, which are added once for each row.
     """
     _, row, out_row, start, end, row_start = one_row(ptr, piece_row, piece_start, rows, pieces, split)
     head = tl.program_id(1) * HB + tl.arange(0, HB)
