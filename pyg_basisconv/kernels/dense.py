@@ -72,7 +72,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([4., 4.])
     """
     plain = _needs_plain_matmul(x)
-    if bias is not None and (x.is_cuda or TRITON) and not plain and joins(x, weight, bias):
+    if bias is not None and (x.is_cuda or TRITON) and joins(x, weight, bias):
         return torch.addmm(bias, x, weight)
     small = plain or (x.dim() == 2 and x.numel() <= _FEW)
     y = x @ weight if small else _products((x,), weight.unsqueeze(0))

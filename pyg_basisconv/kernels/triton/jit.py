@@ -123,12 +123,16 @@ def _entries(o, place, first, end, others, BE: tl.constexpr):
 
 
 @triton.jit
-def _rows_of_terms(entry_rows, e, there):
-    """The rows of the terms of entries, which are their positions by target where there is no list of them."""
-    row = e
+def _block(index, place, entry_rows, o, head, c, first, end, others, BE: tl.constexpr):
+    """Of a block of entries with the other ends o: the ends of the next; `_entries`; the rows of their terms, which are
+    their positions by target where there is no list of them; and which heads of them there are, (BE, HB).
+    """
+    after = _ends(index, first + BE, end, BE)
+    e, here, there = _entries(o, place, first, end, others, BE)
+    at_entry = e
     if entry_rows is not None:
-        row = tl.load(entry_rows + e, mask=there, other=0).to(tl.int64)
-    return row
+        at_entry = tl.load(entry_rows + e, mask=here, other=0).to(tl.int64)
+    return after, e, here, there, at_entry, there[:, None] & (head < c)[None, :]
 
 
 @triton.jit
@@ -229,10 +233,7 @@ def forward(
     after = _ends(index, start, end, BE)
     for first in range(start, end, BE):
         o = after
-        after = _ends(index, first + BE, end, BE)
-        e, _, there = _entries(o, None, first, end, others, BE)
-        at_entry = _rows_of_terms(entry_rows, e, there)
-        known = there[:, None] & (head < c)[None, :]
+        after, e, _, there, at_entry, known = _block(index, None, entry_rows, o, head, c, first, end, others, BE)
         x = _rows(z, o, there, z_stride, cells, mask, ACC)
         projected = 0.0
         if PROJECTED:
@@ -348,11 +349,8 @@ def backward(
     after = _ends(index, start, end, BE)
     for first in range(start, end, BE):
         o = after
-        after = _ends(index, first + BE, end, BE)
         # Of entries that are here, but not there, the gradients are zero.
-        e, here, there = _entries(o, place, first, end, others, BE)
-        at_entry = _rows_of_terms(entry_rows, e, here)
-        known = there[:, None] & (head < c)[None, :]
+        after, e, here, there, at_entry, known = _block(index, place, entry_rows, o, head, c, first, end, others, BE)
         theirs = _rows(other_rows, o, there, other_rows_stride, cells, mask, ACC)
         projected = 0.0
         if BY_SOURCE:
