@@ -156,11 +156,18 @@ class Evaluator:
         for one in layer.modules():
             self.members += [(one._modules, name, child) for name, child in one._modules.items()]
             self.members += [(one._parameters, name, None) for name, p in one._parameters.items() if p is None]
+            self.members += [(one._buffers, name, None) for name, b in one._buffers.items() if b is None]
         for one in inner:
             options = ((name, value) for name, value in vars(one).items() if not isinstance(value, Tensor))
             options = ((name, value) for name, value in options if name[:1] != "_" and name not in _UNREAD)
             self.members += [(vars(one), name, value) for name, value in (("forward", None), *options)]
-        self.constants = [(b, _version(b)) for b in layer.buffers()]
+        # Buffers that the conversion holds, such as the statistics of a norm, are those of the layer in each call.
+        # The others gave it numbers when it was made.
+        of_layer = {id(b): (table, name) for table, name, b in _buffers(layer)}
+        kept = [(own, name, id(b)) for own, name, b in _buffers(self.module) if id(b) in of_layer]
+        self.buffers = [(own, name, *of_layer[key]) for own, name, key in kept]
+        read = of_layer.keys() - {key for *_, key in kept}
+        self.constants = [(own, name, b, _version(b)) for own, name, b in _buffers(layer) if id(b) in read]
 
     @property
     def observed(self) -> bool:
@@ -175,14 +182,16 @@ class Evaluator:
 
     @property
     def current(self) -> bool:
-        """Whether the layer's modules, options and buffers are the same as when this was made."""
+        """Whether the layer's modules and options, and the buffers that gave numbers, are as when this was made."""
         same = all(own.get(name) is part for own, name, part in self.members)
-        return same and all(_version(b) == v for b, v in self.constants)
+        return same and all(own.get(name) is b and _version(b) == v for own, name, b, v in self.constants)
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = {key: part.value(layer) for key, part in self.parts}
         for own, name, key in self.slots:
             own[name] = values[key]  # type: ignore[assignment]
+        for own, name, table, of_layer in self.buffers:
+            own[name] = table[of_layer]
         module = self.module
         if module.training != layer.training:
             module.train(layer.training)
@@ -218,6 +227,12 @@ def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
     """
     for table in (module._parameters, vars(module)):
         yield from ((table, name, t) for name, t in table.items() if isinstance(t, Tensor))
+
+
+def _buffers(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """The buffers of a module: for each the table that holds it, its name there, and the tensor."""
+    for one in module.modules():
+        yield from ((one._buffers, name, b) for name, b in one._buffers.items() if b is not None)
 
 
 def _version(t: Tensor) -> int | None:

@@ -352,6 +352,20 @@ def test_a_lazy_layer_waits_for_every_type_of_nodes() -> None:
     assert evaluated(made[1])
 
 
+@pytest.mark.parametrize(("kind", "options"), NAMED)
+@pytest.mark.sweep(20)
+def test_later_calls_make_no_evaluator(kind: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in training, which changes the statistics of norms; an evaluator takes as long as many calls."""
+    case = example(kind, options)
+    assert isinstance(case.reference, nn.Module)
+    ours, run = like(case.reference).train(), runner(case)
+    run(ours), run(ours)  # SuperGATConv keeps its scores, as an attribute that was None
+    made: list[Evaluator] = []
+    monkeypatch.setattr(Evaluator, "__init__", lambda self, *args: made.append(self))
+    run(ours)
+    assert not made
+
+
 # --- what may be done to a layer ---
 
 
@@ -570,6 +584,44 @@ def test_parts_that_are_changed_in_place() -> None:
         f.conv_in.normalize = f.conv_out.normalize = False
 
     both(other("DirGNNConv", original("GCNConv")(P, Q)), without_weights)
+
+
+STATISTICS = {
+    "in place": lambda norm: norm.running_mean.fill_(0.5),
+    "another tensor": lambda norm: setattr(norm, "running_mean", torch.full((P,), 0.5).double()),
+    "none": lambda norm: setattr(norm, "running_mean", None) or setattr(norm, "running_var", None),
+    "learnt": lambda norm: norm(torch.arange(3.0 * P).double().view(3, P)),
+    "forgotten": lambda norm: norm.reset_running_stats(),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("change", STATISTICS)
+def test_statistics_of_a_norm(change: str, mode: str) -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    modules = other("GINConv", nn.Sequential(nn.Linear(P, P), nn.BatchNorm1d(P), nn.ReLU(), nn.Linear(P, Q)))
+    for module in modules:
+        module(x, edge_index), module(x, edge_index)
+        STATISTICS[change](module.nn[1])
+        getattr(module, mode)()
+    for _ in range(2):
+        torch.testing.assert_close(*(module(x, edge_index) for module in modules))
+    assert evaluated(modules[0])
+    same_state(*modules)
+
+
+def test_statistics_in_a_functional_call() -> None:
+    """Those that are given are read, and in training they are the ones that change."""
+    x, (edge_index, _) = features(N, P), graph()
+    modules = other("GINConv", nn.Sequential(nn.Linear(P, P), nn.BatchNorm1d(P), nn.ReLU(), nn.Linear(P, Q)))
+    for training in (False, True):
+        found = []
+        for module in modules:
+            module.train(training)(x, edge_index)
+            given = {name: 2 + b.detach() for name, b in module.named_buffers()}
+            found.append((torch.func.functional_call(module, given, (x, edge_index)), given))
+        torch.testing.assert_close(*found)
+    same_state(*modules)
 
 
 def test_a_method_may_be_given_back() -> None:
