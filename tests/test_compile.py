@@ -414,9 +414,12 @@ def test_copies_are_layers_of_their_own(how):
     assert not through(twin)(x, edges).any()
 
 
-def test_parameters_of_another():
-    conv = contract.make(bases.Adjacency())
-    others = {name: torch.zeros_like(p) for name, p in conv.named_parameters()}
+@pytest.mark.parametrize("own", ["learning", "frozen", "hooked"])
+def test_parameters_of_another(own):
+    conv = contract.make(bases.Adjacency()).requires_grad_(own != "frozen")
+    if own == "hooked":
+        conv.theta.weight.register_hook(torch.clone)
+    others = {name: torch.zeros_like(p).requires_grad_() for name, p in conv.named_parameters()}
     edges, x = wired(6)["edge_index"], contract.draw(6, 3)
     fast = through(lambda p, x: torch.func.functional_call(conv, p, (x, edges)))
     assert not fast(others, x).any()

@@ -64,8 +64,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         self.conv, self.values, self.root, self.target_width = conv, values, root, target_width
         self.edge_dim = getattr(layer, "edge_dim", None) or 0
         self.loops = getattr(layer, "fill_value", 1.0) if getattr(layer, "add_self_loops", False) else None
-        begins, forward = self.call.names[:2] == ("x", "edge_index"), layer.flow == "source_to_target"
-        self.may_skip_checks = begins and forward and not self.edge_dim
+        self.may_skip_checks = self.call.names[:2] == ("x", "edge_index") and not self.edge_dim
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the PyG layer takes."""
