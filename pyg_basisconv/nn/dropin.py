@@ -15,7 +15,9 @@ from ..convert.registry import METHODS, Unchanged, share_rule
 from ..errors import reject
 from .evaluator import Evaluator, Moved
 
-_UNWATCHED = ("training", "_")  # how names begin of attributes that change no evaluation, or that each call reads
+# How names begin of attributes that change no evaluation, or that each call reads. SuperGATConv keeps what its loss is
+# made of in att_x and att_y.
+_UNWATCHED = ("training", "_", "att_x", "att_y")
 
 
 class _Evaluators(threading.local):

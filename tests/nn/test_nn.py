@@ -849,6 +849,18 @@ def test_nothing_is_held_twice() -> None:
     assert {p.untyped_storage()._cdata for p in held} == {p.untyped_storage()._cdata for p in ours.parameters()}
 
 
+@pytest.mark.parametrize(("kind", "options"), NAMED)
+@pytest.mark.sweep(20)
+def test_it_is_converted_once(kind: str, options: dict) -> None:
+    case = example(kind, options)
+    ours, run = like(case.reference), runner(case)
+    run(ours)
+    first = ours._evaluators.found
+    for training in (False, True):
+        run(ours.train(training))
+        assert ours._evaluators.found is first is not None
+
+
 # --- a training script, with one import replaced ---
 
 SCRIPT = """
