@@ -80,14 +80,19 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[], Graph], Matrices]] =
         lambda: cases.typed(3),
         lambda g: oracle.concat(oracle.identity(g), kg.relations(g, 3, "sym"), oracle.adjacency(g, "mean")),
     ),
+    "Powers+Relations": (
+        lambda: bases.Powers(3) + bases.Relations(2, "row"),
+        lambda: cases.typed(2),
+        lambda g: oracle.concat(oracle.powers(oracle.adjacency(g, "sym"), 3), kg.relations(g, 2, "row")),
+    ),
 }
 
 
 def by(form: str, conv: BasisConv, x: Tensor, bound: BoundBasis) -> Tensor:
     """The layer by one form of an order, whichever of the two the plan would take."""
     order, which = form.split(", ")
-    y = ORDERS[order].run(bound, Inputs(x, conv.theta), None, which, False).y
-    return y if conv.bias is None else y + conv.bias
+    found = ORDERS[order].run(bound, Inputs(x, conv.theta), conv.bias, which, False)
+    return found.y if conv.bias is None or found.biased else found.y + conv.bias
 
 
 def forms(kind: str, bound: BoundBasis) -> tuple[str, ...]:
@@ -112,7 +117,7 @@ def learning(g: Graph) -> tuple[Graph, list[Tensor]]:
         if kind == "Full" or (i + j) % 3 == 0
     ],
 )
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(24)
 def test_every_form_is_the_formula(name: str, kind: str) -> None:
     """Values and all gradients, from both sides, with batches."""
     make_basis, graph, matrices = FAMILIES[name]
