@@ -4,10 +4,12 @@ Every compiled kernel has an equivalent in torch or numpy operations, which repl
 """
 
 import os
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,12 @@ TRITON = _WANTED == "triton"  # not by default, until a GPU has run its kernels 
 # Triton runs its kernels on the CPU in numpy, slowly, if this is set before it is imported.
 _INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 _CAPABILITY = 7, 0  # of the oldest GPU that Triton compiles for
+
+# Whether a tensor is on a GPU, where an operation takes longer to start than a small one to run, and who looks at
+# numbers waits; where Triton is interpreted, the CPU is taken for one. In C, as small calls on the CPU ask it.
+on_gpu: Callable[[torch.Tensor], bool] = attrgetter("is_cuda")
+if _INTERPRETED:
+    on_gpu = attrgetter("is_cpu")
 
 
 def _load() -> tuple[Any, str]:
@@ -80,11 +88,6 @@ def uses_triton(device: torch.device) -> bool:
     if device.type == "cpu":
         return _INTERPRETED
     return device.type == "cuda" and _triton_status(device.index) == "in use"
-
-
-def waits(device: torch.device) -> bool:
-    """Whether who looks at numbers waits for the device; where Triton is interpreted it is taken for one that does."""
-    return device.type == "cuda" or uses_triton(device)
 
 
 def starts_triton(device: torch.device) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .backend import TRITON
+from .backend import on_gpu
 from .cache import cached_property
 from .entries import Entries
 from .errors import reject
@@ -84,7 +84,7 @@ def joined_sums(theta: Theta, y: Tensor, bias: Tensor | None) -> Tensor:
 
 def _with_beside(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor] | None:
     """Affine maps of features in one product with the one that is wanted beside them; None if there is none."""
-    wanted = _BESIDE.get() if x.is_cuda or TRITON else None
+    wanted = _BESIDE.get() if on_gpu(x) else None
     if wanted is None or wanted.x is not x or wanted.result is not None or not can_join(x, (*maps, wanted.map)):
         return None
     *found, wanted.result = affine(x, (*maps, wanted.map))
@@ -131,7 +131,7 @@ class Inputs:
         theta, x = self.theta, self.x
         if not theta.by_rows:
             return side_by_side(stacked(self.projected))
-        own = theta.affine if x.is_cuda or TRITON else None
+        own = theta.affine if on_gpu(x) else None
         found = None if own is None else _with_beside(x, (own,))
         return theta.rows(x) if found is None else found[0]
 

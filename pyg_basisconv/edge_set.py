@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from .backend import waits
+from .backend import on_gpu
 from .cache import cached_property, kept, memo, without_cached
 from .kernels import Matchings, Pairs, Pattern, spmm
 from .kernels.lists import Array
@@ -97,7 +97,7 @@ class EdgeSet:
 
     def check(self, key: Hashable, look: Callable[[], None]) -> None:
         """Calls `look`, which rejects numbers; where that waits for the device, in the first call with `key` alone."""
-        if waits(self.source.device):
+        if on_gpu(self.source):
             self.memo(key, look)
         else:
             look()

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
-from .backend import waits
+from .backend import on_gpu
 from .cache import Entry, Witness, constituents, drop_expired, drop_oldest
 from .costs import rounded
 from .features import is_head
@@ -263,7 +263,7 @@ def reads_in_each_call(basis: Any, weight: Any) -> bool:
     """
     if not isinstance(weight, Tensor) or basis.reads_content:
         return False
-    return weight.requires_grad or (basis.binds_unseen and waits(weight.device))
+    return weight.requires_grad or (basis.binds_unseen and on_gpu(weight))
 
 
 def _plain(t: Any) -> bool:

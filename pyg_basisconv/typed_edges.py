@@ -84,9 +84,11 @@ class TypedEdges(Explicit):
         pairs = e.T.pairs if source else e.pairs
         edges, rows = Work(self.E, pairs.count), Work(pairs.count, pairs.count)
         gather, scatter = (rows, edges) if source else (edges, rows)
+        # Weights in the order in which they were given may be a tensor of the user's, who may change it unseen.
+        held = None if self.learns or pairs.order is None else self._held
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
-            return typed_matmul(x, weight, self._by_pair(side, pairs.order), pairs, turned=source)
+            return typed_matmul(x, weight, self._by_pair(side, pairs.order), pairs, source, held)
 
         launches = 1 if uses_triton(self.device) else pairs.members
         return Compact(run, Compaction(side, gather, pairs.count, scatter, pairs.members, launches))

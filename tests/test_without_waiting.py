@@ -40,7 +40,7 @@ def graph(seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyg_basisconv.program.waits", lambda device: True)
+    monkeypatch.setattr("pyg_basisconv.program.on_gpu", lambda t: True)
 
 
 def unseen(conv: nn.Module, *args: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def test_what_would_look_at_numbers_is_compared(on_gpu: None) -> None:
 @pytest.mark.parametrize("basis", [bases.Gaussians(3, 2), bases.Points([[0.0, 1.0]], 2.0)], ids=["Gaussians", "Points"])
 def test_features_are_looked_at_in_the_first_call(basis: Basis, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("bases.edge_functions", "edge_set"):
-        monkeypatch.setattr(f"pyg_basisconv.{module}.waits", lambda device: True)
+        monkeypatch.setattr(f"pyg_basisconv.{module}.on_gpu", lambda t: True)
     conv, x, (edge_index, _) = BasisConv(P, Q, basis).double(), torch.randn(N, P).double(), graph(0)
     z = torch.rand(E, 2, dtype=torch.float64)
     z[4, 1] = torch.inf
@@ -113,7 +113,7 @@ def test_features_are_looked_at_in_the_first_call(basis: Basis, monkeypatch: pyt
 
 
 def test_dropout_has_no_seed_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyg_basisconv.bases.attention.waits", lambda device: True)
+    monkeypatch.setattr("pyg_basisconv.bases.attention.on_gpu", lambda t: True)
     monkeypatch.setattr("pyg_basisconv.bases.attention.Seeded", None)
     reference, x, (edge_index, _) = pyg.GATConv(P, Q, 2, dropout=0.5).double(), torch.randn(N, P).double(), graph(0)
     conv = convert(reference)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import waits
+from ..backend import on_gpu
 from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
@@ -157,7 +157,7 @@ class Attention(Basis):
         score, dropout = self.mechanism.score(content, entries), None
         if self.training and self.dropout:
             # A CUDA graph would repeat a seed of the host, whereas torch's own dropout draws anew in each replay.
-            at_once = self.draws_at_once or waits(entries.device)
+            at_once = self.draws_at_once or on_gpu(content.x)
             dropout = AtOnce(self.dropout) if at_once else Seeded(self.dropout)
         return Weighing(score, self.normalize, dropout, self.weighted)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.inits import reset
 
-from ..backend import waits
+from ..backend import on_gpu
 from ..basis import Basis, BoundBasis
 from ..edge_set import EdgeSet, gather, gather_pattern
 from ..errors import check_choice, check_count, check_flags, reject, shape_or_type
@@ -148,7 +148,7 @@ def finite(s: EdgeSet, z: Tensor) -> Tensor:
             reject("edge_attr", "finite numbers", z[~torch.isfinite(z)][0].item(), "remove what is not finite")
 
     s.check("features", look)
-    return z + zero_or_nan if waits(z.device) else z
+    return z + zero_or_nan if on_gpu(z) else z
 
 
 class Gaussians(EdgeFunctions):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..backend import TRITON, waits
+from ..backend import on_gpu
 from ..content import Content, Mapped, apply_maps, joined_sums
 from ..entries import Entries
 from ..kernels import Affine, Sums, Valued
@@ -164,7 +164,7 @@ class Replay:
         values = None if of_edges is None or map is None else Valued(found[of_edges], map.of(given).weight)
         sums = Sums(self.scoring, self.normalize == "source", entries.pattern, self.K)
         given_rows = found[z], None, *of_entries(sums, form, found[z], values), *rows
-        if sums.normalised and (x.is_cuda or TRITON) and waits(x.device):
+        if sums.normalised and on_gpu(x):
             return joined_sums(theta, one_pass(sums, form, given_rows, read_only=True), bias)
         y = one_pass(sums, form, given_rows)
         if self.adds and bias is not None and bias.dtype is y.dtype:

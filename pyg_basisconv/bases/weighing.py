@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import waits
+from ..backend import on_gpu
 from ..content import Content, Inputs, joined_sums
 from ..entries import Entries
 from ..kernels import ProductScores, Sums, scored_attention, softmax
@@ -102,7 +102,7 @@ def attend_in_rows(
     values = None if valued is None else valued.values_at(entries)
     about = Sums(scoring, weighing.normalize == "source", entries.pattern, theta.K), z, tensors, factor, values
     if not observed:
-        if weighing.normalize == "source" and waits(z.device):
+        if weighing.normalize == "source" and on_gpu(z):
             return joined_sums(theta, scored_attention(*about, read_only=True), bias), None
         return theta.join(scored_attention(*about), bias), None
     y, weights = observed_attention(*about)

@@ -11,7 +11,7 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops
 
-from ..backend import TRITON
+from ..backend import on_gpu
 from ..bases import Adjacency, Attention
 from ..bases.bound_attention import BoundAttention
 from ..bases.weighing import Normalize
@@ -71,7 +71,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         if len(args) == 2 and not kwargs and self._is_plain(*args):
             x, edge_index = args
             edges = self.edges(edge_index, x.shape[-2])
-            if x.is_cuda or TRITON:
+            if on_gpu(x):
                 return self._attended(x, x, edges, None, None, False, {})[0]
             return self.finish(self.attend(x, edges, None, None, False, {})[0], x, {})
         return super().forward(*args, **kwargs)
@@ -108,7 +108,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         self, x: Any, target: Tensor | None, edges: CallEdges, z: Tensor | None, size: Any, wanted: bool, call: Any
     ) -> tuple[Tensor, Any]:
         """The result of a call, and the weights of the attention where they are wanted."""
-        own = self._map_of_targets if target is not None and (target.is_cuda or TRITON) else None
+        own = self._map_of_targets if target is not None and on_gpu(target) else None
         if target is None or own is None:
             y, A = self.attend(x, edges, z, size, wanted, call)
             return self.finish(y, target, call), A

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import TRITON
+from ..backend import on_gpu
 from ..portable import portable, with_plain
 from .joined import joined, joins
 from .memory import room
@@ -72,7 +72,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([4., 4.])
     """
     plain = _needs_plain_matmul(x)
-    if bias is not None and (x.is_cuda or TRITON) and joins(x, weight, bias):
+    if bias is not None and on_gpu(x) and joins(x, weight, bias):
         return torch.addmm(bias, x, weight)
     small = plain or (x.dim() == 2 and x.numel() <= _FEW)
     y = x @ weight if small else _products((x,), weight.unsqueeze(0))
@@ -174,7 +174,7 @@ def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
     or some of several shapes, takes longer than their products. The result of a frozen map must not require a gradient
     because of the others.
     """
-    if (x.is_cuda or TRITON) and joins(x, *[t for one in maps for t in one[:2]]):
+    if on_gpu(x) and joins(x, *[t for one in maps for t in one[:2]]):
         return len({(w.requires_grad, b is None or (b.requires_grad,)) for w, b, *_ in maps}) == 1 < len(maps)
     if x.layout != torch.strided or len(maps) < 3:
         return False
@@ -190,7 +190,7 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     (torch.Size([2, 8]), tensor(3.), tensor(1.5000))
     """
     biases = [bias for _, bias, *_ in maps if bias is not None]
-    if x.is_cuda or TRITON:
+    if on_gpu(x):
         return joined(x, [one.scale for one in maps], *[one.weight for one in maps], *biases)
     matrix = torch.cat([weight if weight.dim() == 2 else weight.mT for weight, *_ in maps]).view(-1, x.shape[-1])
     found = F.linear(x, matrix, torch.cat(biases).view(-1) if biases else None).chunk(len(maps), -1)

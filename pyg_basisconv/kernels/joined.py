@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import waits
+from ..backend import on_gpu
 from ..portable import with_plain
 from .op import PLAIN, autocasting
 
@@ -18,7 +18,7 @@ from .op import PLAIN, autocasting
 @with_plain(lambda x, *parameters: False)
 def joins(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether one product may take these rows, and these parameters of maps."""
-    if not waits(x.device) or x.dim() != 2 or type(x) not in PLAIN or x.layout != torch.strided or not x.shape[1]:
+    if not on_gpu(x) or x.dim() != 2 or type(x) not in PLAIN or x.layout != torch.strided or not x.shape[1]:
         return False
     if torch.compiler.is_compiling() or autocasting(x.device):
         return False

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..backend import TRITON, waits
-from ..cache import kept, outside_inference_mode, without_cached
+from ..backend import TRITON, on_gpu
+from ..cache import kept, memo, without_cached
 from ..portable import portable
 from .op import acc_dtype, autocast, recorded
 from .pattern import Compressed, compress, index_dtype
 from .products import _in_triton, _sddmm, plain_spmm, spmm_rows
 
+Held = dict[Any, Any]  # see `typed_matmul`
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
 _FEW = 1 << 12  # groups that are counted, however few entries there are
 
@@ -72,11 +72,6 @@ class Chunk:
         kinds, first, behind = zip(*self.members, strict=True)
         ptr, kind = torch.tensor([[*first, behind[-1]], [*kinds, 0]], dtype=self.at.dtype).to(self.at.device)
         return [ptr, self.at, kind[:-1]]
-
-    @kept
-    def weights_by_source(self) -> Any:
-        """Of some weights, their version and themselves in the order of `back`; see `_Call`."""
-        return WeakTensorKeyDictionary()
 
     @kept
     def groups_of_all(self) -> list[Tensor]:
@@ -200,11 +195,17 @@ class Pairs:
 
 
 class _Call(NamedTuple):
-    """What a product is made with. weight: (E,) of the edges by pair, or None for ones; batch: B, beside the width."""
+    """What a product is made with.
+
+    pairs, turned, held: see `typed_matmul`; batch: B, beside the width; weight: (E,) of the edges by pair, or None for
+    ones.
+    """
 
     pairs: Pairs
-    weight: Tensor | None
     batch: int
+    turned: bool
+    held: Held | None
+    weight: Tensor | None = None
 
     def pieces(self, weight: Tensor) -> list[Chunk]:
         _, blocks, *block = weight.shape
@@ -232,27 +233,21 @@ class _Call(NamedTuple):
 
     def scatter(self, v: Tensor, piece: Chunk, total: Tensor | None) -> Tensor:
         """Adds A_k of rows (t B, W) at the pairs to the sources in total, (M, B W); the rest as `leave`."""
-        v, weight = v.view(piece.at.numel(), -1), None
-        if self.weight is not None:
-            weight = self._by_source(self.weight, piece).to(v.dtype)
+        v, weight = v.view(piece.at.numel(), -1), self._by_source(piece)
+        weight = None if weight is None else weight.to(v.dtype)
         if total is None:
             return spmm_rows(v, weight, *piece.onto_sources)
         v = spmm_rows(v, weight, *piece.back)
         return total.index_add_(0, piece.sources, v.to(total.dtype))
 
-    def _by_source(self, weight: Tensor, piece: Chunk) -> Tensor:
-        """The weights of the edges of a piece, by source; on a GPU, those that are the same in each call are kept."""
-        mine, order = weight[piece.entries], piece.order
-        if order is None:
+    def _by_source(self, piece: Chunk) -> Tensor | None:
+        """The weights of the edges of a piece, by source."""
+        mine, order = None if self.weight is None else self.weight[piece.entries], piece.order
+        if mine is None or order is None:
             return mine
-        # Weights in the order in which they were given may be a tensor of the user's, who may change it unseen.
-        if self.pairs.order is None or weight.requires_grad or weight.is_inference() or not waits(weight.device):
+        if self.held is None or not on_gpu(mine):  # on the CPU, this takes little of the time of the sums
             return mine.index_select(0, order)
-        version, found = piece.weights_by_source.get(weight, (None, None))
-        if version != weight._version:
-            found = outside_inference_mode(mine.index_select, 0, order)
-            piece.weights_by_source[weight] = weight._version, found
-        return found  # type: ignore[no-any-return]
+        return memo(self.held, piece, mine.index_select, 0, order)
 
     def slopes(self, x: Tensor, v: Tensor, piece: Chunk) -> Tensor:
         """The derivatives by the weights, of rows v that stand at the pairs: those of x, (M, B W), and v, (t B, W)."""
@@ -309,41 +304,40 @@ def _all_multiplied(rows: Tensor, weight: Tensor, pairs: Pairs, batch: int) -> T
     return torch.cat(parts)
 
 
-def _typed_matmul(
-    pairs: Pairs, batch: int, turned: bool, x: Tensor, weight: Tensor, edge: Tensor | None
-) -> tuple[Tensor, tuple[()]]:
+def _typed_matmul(call: _Call, x: Tensor, weight: Tensor, edge: Tensor | None) -> tuple[Tensor, tuple[()]]:
     """sum_k A_k^T x W_k: (M, B P) -> (N, B Q); turned, with A_k in its place: (N, B P) -> (M, B Q)."""
-    call, (_, M, N) = _Call(pairs, edge, batch), pairs.sizes
-    read, write = (call.read, call.scatter) if turned else (call.reach, call.leave)
-    pieces, total = call.pieces(weight), None
-    if not _at_once(pieces):
-        total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=acc_dtype(x.dtype))
+    call, (_, M, N) = call._replace(weight=edge), call.pairs.sizes
+    read, write = (call.read, call.scatter) if call.turned else (call.reach, call.leave)
+    pieces = call.pieces(weight)
+    total = _room(pieces, x, M if call.turned else N, call.batch * weight.shape[1] * weight.shape[3])
     for piece in pieces:
-        total = write(_multiply(read(x, piece), weight, piece, batch), piece, total)
+        total = write(_multiply(read(x, piece), weight, piece, call.batch), piece, total)
     assert total is not None
     return total.to(x.dtype), ()
 
 
-def _at_once(pieces: list[Chunk]) -> bool:
-    """Whether one operation writes all sums, and zeros for rows without a pair; on the CPU, fewer rows are written."""
-    return len(pieces) == 1 and waits(pieces[0].at.device)
+def _room(pieces: list[Chunk], x: Tensor, *shape: int) -> Tensor | None:
+    """Zeros that the sums of pieces are added to. None on a GPU for one piece, of which one operation writes all sums,
+    and zeros for rows without a pair; on the CPU, fewer rows are written otherwise.
+    """
+    return None if len(pieces) == 1 and on_gpu(x) else x.new_zeros(shape, dtype=acc_dtype(x.dtype))
 
 
 def _typed_matmul_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Pairs, int, bool], tensors: Sequence[Any], _: Sequence[Tensor]
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[_Call], tensors: Sequence[Any], _: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    (pairs, batch, turned), (x, weight, edge) = fixed, tensors
-    grad, back, call = grad.contiguous(), weight.transpose(2, 3), _Call(pairs, edge, batch)
+    x, weight, edge = tensors
+    grad, back, call = grad.contiguous(), weight.transpose(2, 3), fixed[0]._replace(weight=edge)
+    batch, turned = call.batch, call.turned
     # Rows of the sources, of the targets, and the matrices from the width of the latter to that of the former.
     source, target, into = (grad, x, weight) if turned else (x, grad, back)
     grad_x = grad_weight = grad_edge = None
     if needs[0]:
-        grad_x, _ = _typed_matmul(pairs, batch, not turned, grad, back, edge)
+        grad_x, _ = _typed_matmul(call._replace(turned=not turned), grad, back, edge)
     if needs[1]:  # (A_k^T x)^T z for each k
         like = into.transpose(2, 3)
-        pieces, total = call.pieces(like), None
-        if not _at_once(pieces):
-            total = source.new_zeros(like.shape, dtype=acc_dtype(x.dtype))
+        pieces = call.pieces(like)
+        total = _room(pieces, source, *like.shape)
         for piece in pieces:
             total = _outer(call.reach(source, piece), call.read(target, piece), piece, batch, total, like)
         assert total is not None
@@ -358,8 +352,9 @@ def _typed_matmul_backward(
     return grad_x, grad_weight, grad_edge
 
 
-def _plain(pairs: Pairs, batch: int, turned: bool, x: Tensor, weight: Tensor, edge: Tensor | None) -> Tensor:
+def _plain(call: _Call, x: Tensor, weight: Tensor, edge: Tensor | None) -> Tensor:
     """The same by differentiable torch operations, which store the rows of all pairs."""
+    pairs, batch, turned, *_ = call
     pair = torch.repeat_interleave(pairs.ptr.diff(), output_size=pairs.index.numel())  # of each edge
     if turned:
         rows = _all_multiplied(x.index_select(0, pairs.at), weight, pairs, batch)
@@ -368,10 +363,12 @@ def _plain(pairs: Pairs, batch: int, turned: bool, x: Tensor, weight: Tensor, ed
     return rows.new_zeros(pairs.sizes[2], rows.shape[1]).index_add(0, pairs.at, rows)
 
 
-_record = recorded(3, _typed_matmul, _typed_matmul_backward, _plain)
+_record = recorded(1, _typed_matmul, _typed_matmul_backward, _plain)
 
 
-def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, turned: bool = False) -> Tensor:
+def typed_matmul(
+    x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, turned: bool = False, held: Held | None = None
+) -> Tensor:
     r""":math:`y = \sum_k A_k^\top x W_k` for the matrices A_k of typed edges, or :math:`\sum_k A_k x W_k`.
 
     Rows are multiplied for each distinct pair of a type and a target only, a few at a time: no array of all of them is
@@ -384,6 +381,7 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
         edge: (E,) the weights of the edges in the order of `pairs`, or None for ones.
         pairs: the edges.
         turned: apply A_k instead of its transpose.
+        held: where to keep what follows from the weights of the edges, if these are the same in each call.
 
     Returns:
         (*, N, Q), or (*, M, Q) where turned.
@@ -401,5 +399,5 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     Q = weight.shape[1] * weight.shape[3]
     if not B:
         return x.new_zeros(*batch, M if turned else N, Q) + x.sum() * weight.sum()  # nothing, with zeros for gradients
-    y = _record(pairs, B, turned, flat, weight, edge)
+    y = _record(_Call(pairs, B, turned, held), flat, weight, edge)
     return y.view(-1, *batch, Q).movedim(0, -2)

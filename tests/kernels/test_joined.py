@@ -123,10 +123,8 @@ def test_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, but by the kernels for the CPU; in the second and third call, which may be replayed, too."""
     make, together = LAYERS[name]
     seen = []
-    for module in (dense, content, attention):
-        monkeypatch.setattr(module, "TRITON", True)
-    for module in (of_joined, typed):
-        monkeypatch.setattr(module, "waits", lambda device: True)
+    for module in (dense, content, attention, of_joined, typed):
+        monkeypatch.setattr(module, "on_gpu", lambda t: True)
     monkeypatch.setattr(
         dense, "joined", lambda x, scales, *given: (seen.append(len(scales)), joined(x, scales, *given))[1]
     )

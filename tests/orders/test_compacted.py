@@ -538,21 +538,24 @@ def test_pieces_are_small_for_batches_of_blocks(turned: bool, monkeypatch: pytes
     assert max(map(torch.numel, held)) <= allowed
 
 
-def test_weights_that_are_kept_on_a_gpu_are_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of sources, for the gradient; they may have changed since."""
-    kind, (source, target) = torch.randint(3, (30,)), torch.randint(5, (2, 30))
-    edge, W = torch.rand(30, dtype=torch.float64), torch.rand(3, 1, 2, 4, dtype=torch.float64)
-    x = torch.rand(5, 2, dtype=torch.float64, requires_grad=True)
-    pairs = Pairs(kind, source, target, (3, 5, 5))
-    assert pairs.order is not None
+def test_weights_that_are_kept_on_a_gpu_are_those_of_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of sources, for the gradient; others of the same edges, and those that learn, have their own."""
+    edge_index, kind = torch.randint(5, (2, 30)), torch.randint(3, (30,))
+    x, basis = torch.rand(5, 2, dtype=torch.float64, requires_grad=True), bases.Relations(3)
+    conv = BasisConv(2, 4, basis, order="compacted").double()
 
-    def gradient() -> torch.Tensor:
-        return torch.autograd.grad(typed_matmul(x, W, edge, pairs).square().sum(), x)[0]
+    def gradient(bound: BoundBasis) -> torch.Tensor:
+        return torch.autograd.grad(conv(x, bound).square().sum(), x)[0]
 
-    for _ in range(2):
-        expected = gradient()
-        with monkeypatch.context() as m:
-            m.setattr(typed, "waits", lambda device: True)
+    for learns in (False, True):
+        for _ in range(2):
+            weight = torch.rand(30, dtype=torch.float64, requires_grad=learns)
+            bound = basis.bind(edge_index, weight, kind)
             for _ in range(2):
-                torch.testing.assert_close(gradient(), expected)
-        edge.mul_(2)
+                expected = gradient(basis.bind(edge_index, weight.clone(), kind))
+                with monkeypatch.context() as m:
+                    m.setattr(typed, "on_gpu", lambda t: True)
+                    for _ in range(2):
+                        torch.testing.assert_close(gradient(bound), expected)
+                if learns:
+                    weight.data.mul_(2)
