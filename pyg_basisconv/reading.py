@@ -143,20 +143,14 @@ class _Arguments(NamedTuple):
         device, E = self.device, 0
         if index is not None:
             E, device = index.shape[-1], device or index.device
-            if index.dtype not in _INTEGERS:
-                reject("edge_index", "dtype torch.int64 or torch.int32", index.dtype, "convert it with .long()")
+            _check_integers("edge_index", index)
             if index.device != device:
                 _check_device("edge_index", index, device)
         if weight is not None:
             _check_device("edge_weight", weight, device)
             _check_weight(weight, E, self.dtype)
-        kind = self.edge_type
-        if kind is not None:
-            _check_device("edge_type", kind, device)
-            if kind.shape != (E,):
-                reject("edge_type", f"one type per edge, shape ({E},)", tuple(kind.shape), "give one type per edge")
-            if kind.dtype not in _INTEGERS:
-                reject("edge_type", "dtype torch.int64 or torch.int32", kind.dtype, "convert it with .long()")
+        if self.edge_type is not None:
+            _check_types(self.edge_type, E, device)
         if self.batch is not None:
             _check_device("batch", self.batch, device)
         if self.lambda_max is not None:
@@ -196,6 +190,26 @@ class _Arguments(NamedTuple):
         return EdgeSet.of_arrays((arrays[0].astype(width), arrays[1].astype(width)), kind, M, N)
 
 
+def check_edges(edges: Tensor, edge_type: Tensor | None = None, size: Counts = (None, None)) -> None:
+    """Checks edges as `read_graph` does, for a caller that makes other edges of them.
+
+    >>> check_edges(torch.tensor([[0], [7]]), size=(3, 3))
+    Traceback (most recent call last):
+    ...
+    ValueError: edge_index: expected target indices below 3, the number of targets, got 7; check the edges, ...
+    """
+    ends = layout(edges).ends
+    if ends is None:
+        reject("edge_index", "the edges, (2, E)", None, "pass edge_index")
+    source, target = ends()
+    _check_integers("edge_index", source)
+    if edge_type is not None:
+        _check_types(edge_type, source.shape[0], source.device)
+    for name, end, count in zip(("source", "target"), (source, target), size, strict=True):
+        if count is not None:
+            _num_nodes(name, end, count)
+
+
 def _num_nodes(name: str, end: Tensor, count: int | None) -> int:
     """The number of nodes at one end of the edges: `count`, against which they are checked, or what they imply."""
     if count is not None and in_range(end, count):
@@ -223,6 +237,18 @@ def _check_device(name: str, t: Any, device: torch.device | None) -> None:
         reject(name, "a tensor", type(t).__name__, "convert it with torch.as_tensor")
     if device is not None and t.device != device:
         reject(name, f"a tensor on {device}, where x is", t.device, "move all inputs to one device")
+
+
+def _check_integers(name: str, t: Tensor) -> None:
+    if t.dtype not in _INTEGERS:
+        reject(name, "dtype torch.int64 or torch.int32", t.dtype, "convert it with .long()")
+
+
+def _check_types(kind: Tensor, E: int, device: torch.device | None) -> None:
+    _check_device("edge_type", kind, device)
+    if kind.shape != (E,):
+        reject("edge_type", f"one type per edge, shape ({E},)", tuple(kind.shape), "give one type per edge")
+    _check_integers("edge_type", kind)
 
 
 def _check_weight(weight: Tensor, E: int, dtype: torch.dtype) -> None:

@@ -66,7 +66,12 @@ def count_types(structure: EdgeSet, most: int | None) -> int:
     if kind is None or not kind.numel():
         return 0
     low, high = structure.memo("types", lambda: extremes(kind))
+    check_types(low, high, most)
+    return int(high) + 1
+
+
+def check_types(low: int, high: int, most: int | None) -> None:
+    """Rejects edge types whose least and greatest are these, unless they are from 0 to `most` - 1."""
     if low < 0 or (most is not None and high >= most):
         fix = "number the types from 0 on" if low < 0 else f"there are {high + 1} types, if they are numbered from 0 on"
         reject("edge_type", "types from 0 " + ("on" if most is None else f"to {most - 1}"), f"{low} to {high}", fix)
-    return int(high) + 1

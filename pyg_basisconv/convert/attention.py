@@ -19,6 +19,7 @@ from ..basis import BoundBasis
 from ..content import Beside, Content, Inputs, beside
 from ..conv import BasisConv
 from ..errors import reject
+from ..graph import Counts
 from ..kernels import Affine
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
@@ -81,7 +82,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         for t in (x, edge_index):
             if type(t) is not Tensor or t.layout is not torch.strided or t.is_nested:
                 return False
-        return self.may_skip_checks and not torch.compiler.is_dynamo_compiling()
+        return self.may_skip_checks and x.dim() > 1 and not torch.compiler.is_dynamo_compiling()
 
     def compute(self, **call: Any) -> Any:
         x, edge_index, size = call["x"], call["edge_index"], call.get("size")
@@ -94,7 +95,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
             count = M if target is None else min(M, target.shape[-2])
             if target is None and self.loops is None and isinstance(edge_index, EdgeIndex):
                 N = edge_index.sparse_size(1)
-        edges = self.edges(edge_index, count)
+        edges = self.edges(edge_index, count, (M, N if target is None else target.shape[-2]))
         z = self._features(call, edges, count)
         if target is None and self.target_width is not None:
             N = count_targets(edge_index, source) if N is None else N
@@ -134,7 +135,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
             return None
         return Affine(own["weight"], own.get("bias"))
 
-    def edges(self, edge_index: Any, count: int) -> CallEdges:
+    def edges(self, edge_index: Any, count: int, size: Counts = (None, None)) -> CallEdges:
         """The edges of a call, with loops for the first `count` nodes where the layer adds them."""
         if self.edge_dim and self.loops is not None and isinstance(edge_index, SparseTensor):
             raise Unsupported(
@@ -142,7 +143,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
                 "pass the edges as (2, E), or make the layer with add_self_loops=False"
             )
         conv: Any = self._modules["conv"]
-        return read_edges(edge_index, conv.flow, None if self.loops is None else count)
+        return read_edges(edge_index, conv.flow, None if self.loops is None else count, size)
 
     def attend(
         self, x: Any, edges: CallEdges, z: Tensor | None, size: Any, wanted: bool, call: dict[str, Any]

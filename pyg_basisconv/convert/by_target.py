@@ -96,8 +96,9 @@ class ConvertedMF(GraphLayer):
         if target is None and size is None and is_matrix(edge_index):
             size = sizes_of(edge_index)
         N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
-        edges = read_edges(edge_index, self.flow).edge_index
-        h = self.sums((source, None), edges, size=(source.shape[-2], N))
+        size = source.shape[-2], N
+        edges = read_edges(edge_index, self.flow, size=size).edge_index
+        h = self.sums((source, None), edges, size=size)
         if target is None:
             target = h.new_zeros(*h.shape[:-1], self.maps.weight.shape[1] - h.shape[-1])
         y: Tensor = self.maps(torch.cat([h, target], -1), degrees(edges, N, self.max_degree, self.flow))
@@ -132,7 +133,7 @@ class ConvertedFiLM(GraphLayer):
     def compute(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Tensor:
         source, target = both(x, "FiLMConv")
         size, R = (source.shape[-2], target.shape[-2]), self.num_relations
-        edge_index, values, *_ = read_edges(edge_index, self.flow)
+        edge_index, values, *_ = read_edges(edge_index, self.flow, size=size)
         kind = None
         if R > 1:
             kind = values if edge_type is None else edge_type

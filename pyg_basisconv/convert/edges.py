@@ -12,9 +12,11 @@ from torch_geometric.utils.sparse import set_sparse_value
 from ..basis import BoundBasis
 from ..cache import IdentityCache, once
 from ..errors import reject
+from ..graph import Counts
 from ..kernels.pattern import tally
 from ..layouts import layout
-from ..reading import read_graph
+from ..reading import check_edges, read_graph
+from .layers import pair
 
 _EDGES = IdentityCache()
 
@@ -34,13 +36,23 @@ class CallEdges(NamedTuple):
     kept: Tensor | None = None
 
 
-def read_edges(edge_index: Any, flow: str = "source_to_target", loops: int | None = None) -> CallEdges:
-    """The edges of a call, with loops for so many nodes in the place of their own; computed once for a graph."""
+def read_edges(
+    edge_index: Any, flow: str = "source_to_target", loops: int | None = None, size: Counts = (None, None)
+) -> CallEdges:
+    """The edges of a call, with loops for so many nodes in the place of their own; computed once for a graph.
+
+    Args:
+        edge_index: in any of PyG's layouts.
+        flow: of the layer.
+        loops: the number of nodes that get one; None to leave the edges as they are.
+        size: the numbers of sources and targets, which a sparse matrix has to have, too.
+    """
     if flow != "source_to_target":
         layout(edge_index, flow)  # which rejects sparse matrices
     if loops is None and type(edge_index) is Tensor and edge_index.layout is torch.strided:
         return CallEdges(edge_index)
     if isinstance(edge_index, SparseTensor):
+        _check_sizes(edge_index, size)
         row, col, values = edge_index.coo()
         if loops is None:
             index: Tensor = _EDGES.get((row, col), "sparse_tensor", lambda: torch.stack([col, row]))
@@ -56,9 +68,12 @@ def read_edges(edge_index: Any, flow: str = "source_to_target", loops: int | Non
 
         return read() if values is not None else _EDGES.get((row, col), tuple(edge_index.sizes()), read)
     plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+    if not isinstance(plain, Tensor):
+        check_edges(plain)  # which rejects it
     sparse = is_torch_sparse_tensor(plain)
     if not sparse:
         return CallEdges(plain) if loops is None else _EDGES.get((plain,), loops, lambda: _with_loops(plain, loops))
+    _check_sizes(plain, size)
 
     def build() -> CallEdges:
         looped = None if loops is None else add_self_loops(remove_self_loops(plain)[0], num_nodes=loops)[0]
@@ -66,6 +81,14 @@ def read_edges(edge_index: Any, flow: str = "source_to_target", loops: int | Non
         return CallEdges(edges.flip(0), values.clone(), looped)  # the cache owns its memory
 
     return _EDGES.get((plain,), loops, build)
+
+
+def _check_sizes(matrix: Any, size: Counts) -> None:
+    """Rejects a transposed adjacency matrix with other numbers of sources and targets."""
+    for name, given, found in zip(("sources", "targets"), size, sizes_of(matrix), strict=True):
+        if given is not None and given != found:
+            fix = "pass the transposed adjacency of shape (N, M)"
+            reject("edge_index", f"a sparse matrix with {given} {name}, as x has rows", found, fix)
 
 
 def is_matrix(edge_index: Any) -> bool:
@@ -81,7 +104,8 @@ def with_features(call: dict[str, Any]) -> dict[str, Any]:
     if call.get("edge_attr") is not None:
         fix = "give the edges in their order, or the features as the values of the matrix"
         reject("edge_index", "(2, E) beside edge_attr", type(edges).__name__, fix)
-    read = read_edges(edges)
+    source, target = pair(call["x"])
+    read = read_edges(edges, size=(source.shape[-2], None if target is None else target.shape[-2]))
     sized = {} if isinstance(call["x"], Tensor) or call.get("size") is not None else {"size": sizes_of(edges)}
     return {**call, **sized, "edge_index": read.edge_index, "edge_attr": read.values}
 
@@ -107,6 +131,7 @@ def _edges_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_loops(edges: Tensor, count: int) -> CallEdges:
     """The edges without their loops, followed by one loop for each node."""
+    check_edges(edges)
     nodes = torch.arange(count, dtype=edges.dtype, device=edges.device)
     kept = (edges[0] != edges[1]).nonzero().squeeze(1)
     return CallEdges(torch.cat([edges.index_select(1, kept), nodes.expand(2, count)], 1), kept=kept)

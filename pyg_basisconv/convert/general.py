@@ -12,6 +12,7 @@ from torch_geometric.nn import GeneralConv
 
 from ..cache import once
 from ..conv import BasisConv
+from ..errors import reject
 from ..mechanisms import MLP, Additive, Dot, Edge
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
@@ -62,7 +63,7 @@ class ConvertedGeneral(GraphLayer):
     def compute(self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Any = None) -> Tensor:
         source, target = both(x, "GeneralConv")
         size = size or (source.shape[-2], target.shape[-2])
-        edges, values, *_ = read_edges(edge_index, self.flow)
+        edges, values, *_ = read_edges(edge_index, self.flow, size=size)
         z = features_of(values) if edge_attr is None else edge_attr
         y = self.conv((source, None), edges, size=size)
         for_each = [self.bias, self.lin_msg_i and self.lin_msg_i(target)]  # edge into n
@@ -104,6 +105,9 @@ class GeneralAttention(AttentionLayer):
         if z is None:
             return pair(call["x"])[0].new_zeros(edges.edge_index.shape[1], self.edge_dim)  # adds nothing, nor the bias
         z = _as_matrix(z)
+        if z.shape[1] != self.in_edge_channels:
+            fix = "make the layer with in_edge_channels for their width"
+            reject("edge_attr", f"{self.in_edge_channels} features", z.shape[1], fix)
         return F.pad(z, (0, self.edge_dim - z.shape[1]), value=1.0)  # which the bias multiplies
 
     def attend(

@@ -14,6 +14,7 @@ from ..cache import once
 from ..errors import reject
 from ..kernels import Affine, repeated
 from ..mechanisms import Additive, Dot, Edge
+from ..reading import check_edges
 from ..theta import Heads, Split
 from ..theta.base import param
 from .attention import attention_conv, weigh
@@ -97,8 +98,9 @@ class ConvertedHGT(GraphLayer):
             starts.append((before, first[relation[2]]))
             before += rows[relation[0]]
         queries = torch.cat([query for _, query, _ in parts.values()])
-        read = [read_edges(edge_index).edge_index for edge_index in edge_index_dict.values()]
-        edges = joint_edges(tuple(starts), *read)
+        sizes = tuple((rows[relation[0]], rows[relation[2]]) for relation in edge_index_dict)
+        each = zip(edge_index_dict.values(), sizes, strict=True)
+        edges = joint_edges(tuple(starts), sizes, *(read_edges(e, size=size).edge_index for e, size in each))
         y = self.conv(torch.cat(values), weigh(self.conv, torch.cat(keys), queries, edges))
         return self._finish(dict(zip(rows, y.split(list(rows.values())), strict=True)), x_dict)
 
@@ -127,8 +129,10 @@ class ConvertedHGT(GraphLayer):
 
 
 @once
-def joint_edges(starts: tuple[tuple[int, int], ...], *edges: Tensor) -> Tensor:
+def joint_edges(starts: tuple[tuple[int, int], ...], sizes: tuple[tuple[int, int], ...], *edges: Tensor) -> Tensor:
     """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
+    for e, size in zip(edges, sizes, strict=True):
+        check_edges(e, size=size)
     return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
 
 

@@ -14,7 +14,7 @@ from ..basis import Basis
 from ..binding import Binding
 from ..cache import IdentityCache
 from ..conv import BasisConv
-from ..errors import reject
+from ..errors import reject, shape_or_type
 from ..graph import sizes
 from ..plan import Plan
 from ..program import Call
@@ -99,15 +99,28 @@ def unpaired(x: Any) -> Any:
     """The features of a layer with flow='target_to_source', which takes no pair, since PyG confuses its parts."""
     if not isinstance(x, tuple | list):
         return x
-    if x[0] is not x[1]:
+    source, target = parts_of(x)
+    if source is not target:
         fix = "turn edge_index round with .flip(0) and convert the layer with the default flow"
         reject("x", "one tensor with flow='target_to_source'", "a pair", fix)
-    return x[0]
+    return source
 
 
 def pair(x: Any) -> tuple[Tensor, Tensor | None]:
     """Features of sources and targets."""
-    return (x, x) if isinstance(x, Tensor) else (x[0], x[1])
+    source, target = parts_of(x)
+    if not isinstance(source, Tensor) or source.dim() < 2:
+        reject("x", "features (*, M, P) of the sources", shape_or_type(source), "pass x, or (x_src, x_dst)")
+    return source, target
+
+
+def parts_of(x: Any) -> tuple[Any, Any]:
+    """What x has for the sources, and for the targets."""
+    if isinstance(x, tuple | list):
+        if len(x) != 2:
+            reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
+        return x[0], x[1]
+    return x, x
 
 
 def both(x: Any, layer: str) -> tuple[Tensor, Tensor]:

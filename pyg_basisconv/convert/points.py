@@ -74,7 +74,7 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
         source, target = both(x, "PointTransformerConv")
         size = source.shape[0], target.shape[0]
         count = min(p.shape[0] for p in positions)
-        edges = read_edges(edge_index, self.flow, count if self.add_self_loops else None).edge_index
+        edges = read_edges(edge_index, self.flow, count if self.add_self_loops else None, size).edge_index
         edges = edges if forward else edges.flip(0)
         keys, queries, values = self.lin_src(source), self.lin_dst(target), self.lin(source)
         if not self.of_nodes:

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from torch_geometric.nn import RGATConv
 
 from ..bases import Adjacency, Attention
+from ..bases.edges import check_types
 from ..cache import once
 from ..content import Content
 from ..conv import BasisConv
 from ..entries import Entries
 from ..errors import reject
-from ..kernels.pattern import tally
+from ..kernels.pattern import extremes, in_range, tally
 from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
 from ..mechanisms.base import copies, table_score, upcast
+from ..reading import check_edges
 from ..theta import Pass, Split
 from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_initialized, check_sum, fill, matrix
@@ -128,14 +130,14 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
     def compute(self, x: Any, edge_index: Any, edge_type: Any = None, edge_attr: Any = None, **call: Any) -> Any:
         source, target = both(x, "RGATConv")
         (M, N), R = (source.shape[0], target.shape[0]), self.num_relations
-        read = read_edges(edge_index, self.flow)
+        read = read_edges(edge_index, self.flow, size=(M, N))
         kind, z, values = edge_type, edge_attr, read.values
         if kind is None:
             kind = values
         elif z is None:
             z = features_of(values)
         assert kind is not None, "RGATConv needs edge_type"
-        if kind.is_floating_point():  # such as the values of a matrix
+        if isinstance(kind, Tensor) and kind.is_floating_point():  # such as the values of a matrix
             reject("edge_type", "integers, for RGATConv", kind.dtype, "give the types beside edge_index")
         if z is not None:
             assert self.lin_edge is not None, "RGATConv was made without edge_dim"
@@ -143,7 +145,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         elif self.lin_edge is not None:
             assert self.additive, "RGATConv multiplies with edge_attr"
             z = source.new_zeros(kind.numel(), self.lin_edge.out_features)
-        edges = joint_edges(read.edge_index, kind, (M, N), self.within, self.flow)
+        edges = joint_edges(read.edge_index, kind, (M, N), R, self.within, self.flow)
         matrices = self.matrices()
         h = source @ matrices  # (R, M, H C)
         own = h if target is source else target @ matrices
@@ -201,10 +203,13 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
 
 
 @once
-def joint_edges(edges: Tensor, kind: Tensor, size: tuple[int, int], within: bool, flow: str) -> Tensor:
+def joint_edges(edges: Tensor, kind: Tensor, size: tuple[int, int], R: int, within: bool, flow: str) -> Tensor:
     """The edges from pairs of a relation r and a source m of M, which have the number r M + m, to the targets, or such
     pairs.
     """
+    check_edges(edges, kind, size if flow == "source_to_target" else size[::-1])
+    if not in_range(kind, R):
+        check_types(*extremes(kind), R)
     source, target = edges if flow == "source_to_target" else edges.flip(0)
     M, N = size
     return torch.stack([source + kind.long() * M, target + kind.long() * N if within else target])

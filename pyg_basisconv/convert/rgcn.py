@@ -19,7 +19,7 @@ from ..theta import Full, Grouped, Separable, Theta
 from .build import META, basis_conv, fill, parameter, takes_mean
 from .composite import reset
 from .edges import read_edges
-from .layers import Converted, Signature, pair
+from .layers import Converted, Signature, parts_of
 from .registry import Options, rule
 
 _CHECKED: list[Options] = [
@@ -114,7 +114,7 @@ class ConvertedRGCN(Converted):
         """The features or numbers of both sides, the edges, and their types."""
         call = self.call.read(args, kwargs)
         given = call["x"]
-        source, target = (None, None) if given is None else pair(given)
+        source, target = parts_of(given)
         same = not isinstance(given, tuple | list)
         if not same and target is None:
             reject("x[1]", "features of the targets, or their numbers", None, "pass (x_src, x_dst)")

@@ -12,6 +12,7 @@ from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_t
 from ..bases import Adjacency
 from ..content import Content
 from ..entries import Entries
+from ..graph import Counts
 from ..kernels import Affine
 from ..mechanisms import Additive, Cosine, Mechanism, Relative, Score, Sizes
 from ..mechanisms.rows import MappedRows, TermRows
@@ -54,10 +55,10 @@ class ConvertedFA(AttentionLayer):
         self.loops = None  # those that are added belong to the mask
         self.looped = layer.normalize and layer.add_self_loops
 
-    def edges(self, edge_index: Any, count: int) -> CallEdges:
+    def edges(self, edge_index: Any, count: int, size: Counts = (None, None)) -> CallEdges:
         looped = self._with_loops(edge_index)
         looped = looped.to_sparse_coo().coalesce() if isinstance(looped, Tensor) else looped
-        return super().edges(edge_index if looped is None else looped, count)
+        return super().edges(edge_index if looped is None else looped, count, size)
 
     def _with_loops(self, edges: Any) -> Any:
         """A matrix with loops, or None: PyG adds to those of a sparse one, and replaces those of a SparseTensor."""

@@ -1,0 +1,100 @@
+"""Wrong calls of converted layers end in an error that says so, and never in a result."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.nn import GeneralConv, HGTConv, RGATConv
+
+from pyg_basisconv import convert
+from pyg_basisconv.verify import N, P, Q, drawn, features, graph, made
+from pyg_basisconv.verify.recipes import more_inputs
+from tests.convert.conversion import ATTENDING, LINEAR
+
+KINDS = [*LINEAR, *ATTENDING, "ARMAConv", "EGConv", "GINConv", "GatedGraphConv", "GeneralConv", "MFConv", "RGCNConv"]
+
+
+def changed(row: int, value: int) -> Callable[[Tensor], Tensor]:
+    def change(edges: Tensor) -> Tensor:
+        edges = edges.clone()
+        edges[row, 3] = value
+        return edges
+
+    return change
+
+
+EDGES: dict[str, Callable[[Tensor], Any]] = {
+    "no source": changed(0, N),
+    "a negative source": changed(0, -1),
+    "no target": changed(1, N),
+    "a negative target": changed(1, -1),
+    "transposed": lambda edges: edges.t(),
+    "one row": lambda edges: edges[0],
+    "bools": lambda edges: edges > 3,
+    "a list": lambda edges: edges.tolist(),
+    "an array": lambda edges: edges.numpy(),
+    "a dense matrix": lambda edges: torch.eye(N),
+    "a smaller matrix": lambda edges: torch.eye(N - 1, dtype=torch.float64).to_sparse_csr(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sweep(8)
+def test_edges(kind: str) -> None:
+    (edge_index, _), reference = graph(), made(kind)
+    given, types = more_inputs(reference, edge_index.shape[1])
+    layer, more = convert(reference), {**given, **types}
+    x = features(N, P)
+    assert layer(x=x, edge_index=edge_index, **more).shape[0] == N
+    for wrong, change in EDGES.items():
+        with pytest.raises(ValueError, match=r"^edge_(index|type): expected "):
+            pytest.fail(f"{wrong}: {layer(x=x, edge_index=change(edge_index), **more)}")
+
+
+@pytest.mark.parametrize("kind", ATTENDING)
+def test_features(kind: str) -> None:
+    (edge_index, _), reference = graph(), made(kind)
+    given, types = more_inputs(reference, edge_index.shape[1])
+    layer, x = convert(reference), features(N, P)
+    for wrong in (None, (), (x,), (x, x, x), (None, x), x[:, 0], x.tolist()):
+        with pytest.raises(ValueError, match=r"^x.*: expected "):
+            pytest.fail(f"{wrong}: {layer(x=wrong, edge_index=edge_index, **given, **types)}")
+
+
+@pytest.mark.parametrize("options", [{}, {"attention_mechanism": "within-relation"}], ids=str)
+def test_types_of_attention(options: dict[str, Any]) -> None:
+    """One type for all edges would go through, and so would a source that another relation has."""
+    layer = convert(drawn(RGATConv(P, Q, num_relations=3, **options)))
+    (edge_index, _), x = graph(), features(N, P)
+    kind = torch.randint(3, edge_index.shape[1:])
+    assert layer(x, edge_index, kind).shape == (N, Q)
+    for wrong in (kind[:1], kind[:-1], kind.view(-1, 1), kind > 1, kind.to(torch.uint8), kind + 1, kind - 1):
+        with pytest.raises(ValueError, match=r"^edge_type: expected "):
+            layer(x, edge_index, wrong)
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_features_of_edges_of_another_width(attention: bool) -> None:
+    """They were cut, or filled with ones."""
+    layer = convert(drawn(GeneralConv(P, Q, in_edge_channels=3, attention=attention)))
+    (edge_index, _), x = graph(), features(N, P)
+    assert layer(x, edge_index, features(edge_index.shape[1], 3)).shape == (N, Q)
+    for width in (1, 2, 4, 5):
+        with pytest.raises(ValueError, match=r"^(edge_attr|x\[0\]): expected 3 "):
+            layer(x, edge_index, features(edge_index.shape[1], width))
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("value", [-1, 4])
+def test_nodes_that_another_type_has(row: int, value: int) -> None:
+    """PyG gives the features of a node of another type."""
+    there, back = ("a", "to", "b"), ("b", "to", "a")
+    layer = convert(drawn(HGTConv(P, Q, (["a", "b"], [there, back]), heads=2)))
+    x = {"a": features(4, P), "b": features(4, P)}
+    edges = {kind: torch.tensor([[0, 1, 2, 3], [1, 3, 3, 0]]) for kind in (there, back)}
+    assert layer(x, edges)["a"].shape == (4, Q)
+    for kind in edges:
+        with pytest.raises(ValueError, match=r"^edge_index: expected (source|target) indices"):
+            layer(x, {**edges, kind: changed(row, value)(edges[kind])})
