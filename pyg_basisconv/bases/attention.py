@@ -16,7 +16,7 @@ from ..kernels.grids import Ints
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..printing import arguments
-from .bound_attention import BoundAttention
+from .bound_attention import BoundAttention, in_one_piece
 from .dropout import AtOnce, Seeded
 from .masks import Complete
 from .weighing import ELEMENTWISE, Normalize, Weighing
@@ -118,22 +118,27 @@ class Attention(Basis):
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
         mask, found = self.mask, self.entries_on(graph)
         self.check(content, found, graph)
-        attributed = content.has_edge_rows
         weighing = self.weighing(content, found)
         score = weighing.score.snapshot()
         if not (found.alive is content.valid is content.mask is None):
             score = _apply_call_masks(score, content, found, self.K, graph)
+        share = None
+        if graph.mask is not None and self.needs_edges:
+            share = mask_share(found, mask, graph, self.weighted)
+        return self.family_of(content, weighing._replace(score=score), found, graph.dtype, share)
+
+    def family_of(
+        self, content: Content, weighing: Weighing, entries: Entries, dtype: torch.dtype, share: Tensor | None = None
+    ) -> BoundAttention:
+        """The family of a content, given how its weights are computed; share: see `mask_share`."""
+        about = content.batch, dtype, content.observed, content.has_edge_rows
         return BoundAttention(
-            self.K,
-            weighing._replace(score=score),
-            found,
-            content.batch,
-            graph.dtype,
-            content.observed,
-            attributed,
-            None if graph.mask is None or not self.needs_edges else mask_share(found, mask, graph, self.weighted),
-            None if content.edge_values is None else content,
+            self.K, weighing, entries, *about, share, None if content.edge_values is None else content
         )
+
+    def in_one_piece(self, entries: Entries) -> bool:
+        """See `bound_attention.in_one_piece`."""
+        return in_one_piece(self.K, entries)
 
     def check(self, content: Content, found: Entries, graph: Graph) -> None:
         """Checks a content against the entries of a graph, which get the numbers of their edges if it needs them."""

@@ -1,7 +1,6 @@
 """Attention, bound: weights that are computed where they are needed."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -25,10 +24,10 @@ from ..kernels.op import autocasting
 from ..portable import portable, with_plain
 from ..theta import Theta
 from ..typed_edges import SharedEdges
+from .attention_steps import is_mask, step_of
 from .by_member import DisjointUnion, MemberByMember
 from .dropout import AtOnce, Seeded
 from .native_attention import NativeAttention
-from .replay import Replays
 from .weighing import ELEMENTWISE, Weighing, attend_all_pairs, attend_given, attend_in_rows, weights_across
 
 # Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
@@ -38,6 +37,11 @@ PAIRS = 1 << 26
 # Entries of one copy that are evaluated together, on the CPU and on CUDA. It bounds the memory; from 1 << 20 on, the
 # time does not depend on it.
 TARGETS_BLOCK = (1 << 23, 1 << 26)
+
+
+def in_one_piece(K: int, entries: Entries) -> bool:
+    """Whether K copies are few enough to be evaluated together, and numbers of all their entries to be stored."""
+    return K * entries.E <= BLOCK
 
 
 class BoundAttention(MemberByMember):
@@ -323,29 +327,16 @@ class BoundAttention(MemberByMember):
         """Whether the evaluation may be node-major throughout; see `content_step`."""
         if self.batch or self.mask_share is not None:
             return False
-        found, E = self.weighing.in_rows, self.entries.E
-        if self.K * E <= BLOCK:  # scores of another form are written out
-            return True
-        return found is not None and one_pass_fits(found[0].form(found[1], self.K), self.device, E)
+        return in_one_piece(self.K, self.entries) or self._fits_one_pass  # scores of another form are written out
+
+    @property
+    def _fits_one_pass(self) -> bool:
+        """Whether compiled kernels compute the scores, and store none of them."""
+        found = self.weighing.in_rows
+        return found is not None and one_pass_fits(found[0].form(found[1], self.K), self.device, self.entries.E)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
-        mask = cast(tuple[Any, Any], self.origin)[0].mask
-        if self.valued is not None:
-            if not self.adds_values:
-                return None
-            order = "theta_first"
-        if order == "native":
-            return self._native_step(theta, mask)
-        if self.given is not None and theta.by_rows and not theta.lifts:
-            return _step_of_mask(mask, order)
-        if order != "theta_first" or not (theta.by_rows and self.is_by_rows):
-            return None
-        if self.observed and (self.draws or self.K * self.entries.E > BLOCK):
-            return None
-        content = cast(tuple[Any, Graph], self.origin)[1].content
-        if content is None or content.mask is not None or content.valid is not None:
-            return None
-        return _step_by_rows(mask, self.entries, Replays())
+        return step_of(self, theta, order)
 
     @property
     def given(self) -> Tensor | None:
@@ -354,28 +345,9 @@ class BoundAttention(MemberByMember):
         content = graph.content
         if content is None or content.mask is None or not content.mask.is_floating_point():
             return None
-        plain = content.valid is None and self.valued is None and self.entries.complete and _is_mask(basis)
+        plain = content.valid is None and self.valued is None and self.entries.complete and is_mask(basis)
         same = content.mask.dim() <= 2 + len(self.batch)
         return content.mask if plain and same and not (self.observed or self.has_factors) else None
-
-    def _native_step(self, theta: Theta, mask: Any) -> ContentStep | None:
-        """All pairs in one step by the vendor's kernel, for batches of sequences without a mask, or a causal one."""
-        if not (theta.by_rows and self.is_pairs_by_rows):
-            return None
-        e, K, dtype, has_edge_attr = self.entries, self.K, self.dtype, self.has_edge_attr
-
-        def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
-            if basis.mask is not mask or (basis.weighted and e.has_weight):
-                return None
-            weighing = basis.weighing(content, e)
-            y, weights = attend_all_pairs(weighing, e, content.inputs, bias, content.observed)
-            if y is None or not content.observed:
-                return y
-            family = BoundAttention(K, weighing, e, content.batch, dtype, True, has_edge_attr)
-            family._pair_weights = weights
-            return y, family
-
-        return ContentStep(run)
 
     @property
     def is_pairs_by_rows(self) -> bool:
@@ -396,10 +368,7 @@ class BoundAttention(MemberByMember):
     @cached_property
     def adds_values(self) -> bool:
         """Whether compiled kernels add the values of entries."""
-        found = self.weighing.in_rows if self.valued is not None and self.is_by_rows else None
-        if found is None:
-            return False
-        return one_pass_fits(found[0].form(found[1], self.K), self.device, self.entries.E)
+        return self.valued is not None and self.is_by_rows and self._fits_one_pass
 
     @property
     def requires_grad(self) -> bool:
@@ -452,65 +421,6 @@ class BoundAttention(MemberByMember):
     def holds_pairs(self) -> bool:
         """Whether `to_dense` may use the weights of all pairs."""
         return self._pair_weights is not None or (self.is_native and self.may_hold_pairs and not self.draws)
-
-
-def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
-    """The step of any content on the entries of a mask; the replays are shared by all graphs."""
-
-    def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, BoundAttention] | None:
-        if basis.mask is not mask:
-            return None
-        weighing, observed = basis.weighing(content, entries), content.observed
-        if observed:
-            if weighing.dropout is not None:
-                return None
-            weighing = weighing._replace(score=weighing.score.snapshot())
-        y, weights = attend_in_rows(weighing, entries, content.inputs, bias, content, observed)
-        if not observed:
-            replays.record(basis, content, weighing, entries)
-            return y
-        about = (), content.x.dtype, True, content.has_edge_rows
-        valued = None if content.edge_values is None else content
-        found = BoundAttention(basis.K, weighing, entries, *about, valued=valued)
-        found._weights = weights
-        return y, found
-
-    return ContentStep(run, partial(replays, entries), partial(_step_on, mask, replays))
-
-
-def _is_mask(basis: Any) -> bool:
-    """Whether the weights are what the call adds to the scores."""
-    dropped = basis.training and basis.dropout
-    return basis.mechanism.is_zero and basis.normalize is None and not (basis.weighted or dropped)
-
-
-def _step_of_mask(mask: Any, order: str) -> ContentStep:
-    """The step of matrices that the call gives as its mask."""
-
-    def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
-        if basis.mask is not mask or not _is_mask(basis):
-            return None
-        return attend_given(cast(Tensor, content.mask), content.inputs, bias, order)
-
-    return ContentStep(run)
-
-
-def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentStep | None:
-    """The same on another graph; None if the mask is another, or the graph too large to be evaluated in one piece."""
-    if basis.mask is not mask:
-        return None
-    entries = basis.entries_on(graph)
-    if not graph.N or basis.K * entries.E > BLOCK:
-        return None
-    if replays.read_edges:
-        basis.number_edges(entries, graph)
-    step = _step_by_rows(mask, entries, replays)
-
-    def run(basis: Any, content: Content, bias: Tensor | None) -> Any:
-        basis.check(content, entries, graph)
-        return step.run(basis, content, bias)
-
-    return step._replace(run=run)
 
 
 @with_plain(lambda weight, is_edge: weight.where(is_edge, 0))
