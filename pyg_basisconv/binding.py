@@ -161,6 +161,36 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     return _with_constants(layer, Binding(inputs, family, graph, reads))
 
 
+def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> tuple[Graph, Reader] | None:
+    """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
+    has to be bound like a first one.
+    """
+    x, (M, N) = call.x, sizes(call.size)
+    pair = isinstance(x, tuple | list)
+    source = x[0] if pair else x
+    rows = source.shape[-2]
+    M, N = basis.sized(rows if M is None else M, N, None, None)
+    target_row: int | None = 0
+    if pair or rows != M or N not in (None, rows):
+        features, M, N, target_row = read_features(x, M, N, None, layer._modules["theta"], basis.reads_target)
+        if features is not source:
+            return None
+    if autocasting(source.device):
+        return None
+    graph = read_graph(
+        *call[1:4],
+        size=(M, rows if N is None else N),
+        dtype=source.dtype,
+        device=source.device,
+        target_row=target_row,
+        sources=rows if pair else None,
+        flow=layer.flow,
+        seen=seen,
+        in_each_call=reads_in_each_call(layer._modules["basis"], call.edge_weight),
+    )
+    return graph, sources if pair else whole
+
+
 def _with_constants(layer: Layer, bound: Binding) -> Binding:
     """Checks that a parameter with constants has a family that gives their weights."""
     theta = bound.inputs.theta

@@ -16,21 +16,19 @@ from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
 from .basis import Basis, BoundBasis, check_bases
-from .binding import Binding, Reader, bind, content_of, sources, whole
+from .binding import Binding, Reader, bind, content_of, read_alike, whole
 from .bound import ContentStep
 from .cache import Witness, drop_oldest
 from .content import Inputs
 from .costs import Problem
 from .errors import call_it, check_arguments, check_flags, refuse_arguments, reject
-from .features import read_features
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable, with_plain
 from .printing import arguments
-from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, reads_in_each_call, witness
-from .reading import read_graph
+from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, witness
 from .sparse import Sparse
 from .theta import Theta, default
 from .theta.base import KNOWN, Step, for_batches, param
@@ -236,7 +234,7 @@ class BasisConv(MessagePassing):
         known = programs.forms.get(alike)
         if usual and known is not None and known.build is not None:
             seen, basis = witness(own, call) if programs.asked_before(key) else None, self._basis_for(call)
-            read = _read_alike(basis, self, call, seen)
+            read = read_alike(self, basis, call, seen)
             program = None if read is None else known.build(basis, *read)
             if program is not None:
                 if seen is not None:
@@ -244,7 +242,7 @@ class BasisConv(MessagePassing):
                 return program(self, call)
         seen = witness(own, call)
         bound = self._bind(call, observed, seen)
-        chosen = self._choose(bound) if known is None else known.plan
+        chosen = self._choose(bound.inputs, bound.family) if known is None else known.plan
         evaluation = self._evaluation(call, bound, chosen, observed)
         programs.keep(key, own, call, evaluation.program, seen)
         # Only an order that is possible on every graph may be used on others.
@@ -264,7 +262,7 @@ class BasisConv(MessagePassing):
         call = Call(x, *args, **given)
         self.theta.prepare()
         bound = self._bind(call, observed)
-        y = self._evaluation(call, bound, self._choose(bound)).result()
+        y = self._evaluation(call, bound, self._choose(bound.inputs, bound.family)).result()
         return (y, bound.family.matrices) if observed else y
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
@@ -399,12 +397,12 @@ class BasisConv(MessagePassing):
             family = family.map(lambda part: part.via(self._by_messages))
         found = ORDERS[chosen.order].run(family, inputs, bias, chosen.chosen.form, problem.cached)
         if found is None:
-            return self._contracted(inputs, family, self._choose(Binding(inputs, family, None, whole)))
+            return self._contracted(inputs, family, self._choose(inputs, family))
         y, kept, biased = found
         if biased:
             return y
         if self.order == "auto" and reaches_unlinked(chosen, y):
-            return self._contracted(inputs, family, self._choose(Binding(inputs, family, None, whole), LINKED))
+            return self._contracted(inputs, family, self._choose(inputs, family, LINKED))
         if bias is None:
             return y.clone() if any(_same_memory(y, t) for t in (inputs.x, *kept)) else y
         # The bias is added in place to a result in memory that nothing else shares: one array less to write.
@@ -417,8 +415,8 @@ class BasisConv(MessagePassing):
         """The cost of each order for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()
         call = Call(x, edge_index, *args, **kwargs)
-        bound = self._bind(call)
-        taken, exact = self._choose(bound), planned(self._problem(bound), self.order)
+        inputs, family, *_ = self._bind(call)
+        taken, exact = self._choose(inputs, family), planned(self._problem(inputs, family), self.order)
         if exact.order != taken.order:
             exact = replace(
                 exact, order=taken.order, why=f"taken for all sizes about these, for which it is {taken.why}"
@@ -484,18 +482,18 @@ class BasisConv(MessagePassing):
             return False
         return not (self._explain and self._explained_otherwise)
 
-    def _choose(self, bound: Binding, order: str | None = None) -> Plan:
+    def _choose(self, inputs: Inputs, family: BoundBasis, order: str | None = None) -> Plan:
         """The plan for a call; calls of about the same sizes share one, which is cached."""
-        problem, order = self._problem(bound), self.order if order is None else order
+        problem, order = self._problem(inputs, family), self.order if order is None else order
         return planned(problem.coarse if order == "auto" and not portable() else problem, order)
 
-    def _problem(self, bound: Binding) -> Problem:
+    def _problem(self, inputs: Inputs, family: BoundBasis) -> Problem:
         """The sizes of a call."""
-        x, family, messages = bound.inputs.x, bound.family.matrices, not self._fused
+        x, family, messages = inputs.x, family.matrices, not self._fused
         fixed = not (x.requires_grad or family.requires_grad or self.basis.reads_content)
-        fixed = fixed and not bound.inputs.theta.lifts  # by a column of ones, which makes a new x in each call
+        fixed = fixed and not inputs.theta.lifts  # by a column of ones, which makes a new x in each call
         cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()
-        return measured(bound.inputs, family, self.order, cached, messages)
+        return measured(inputs, family, self.order, cached, messages)
 
     def __repr__(self) -> str:
         first: list[Any] = [self.in_channels, self.out_channels, self.basis, self.theta]
@@ -570,36 +568,6 @@ def _run_content_step(
 
 
 # Programs for another graph: what builds them has its first argument from the first call, too.
-
-
-def _read_alike(basis: Basis, layer: BasisConv, call: Call, seen: Witness | None) -> tuple[Graph, Reader] | None:
-    """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
-    has to be bound like a first one.
-    """
-    x, (M, N) = call.x, sizes(call.size)
-    pair = isinstance(x, tuple | list)
-    source = x[0] if pair else x
-    rows = source.shape[-2]
-    M, N = basis.sized(rows if M is None else M, N, None, None)
-    target_row: int | None = 0
-    if pair or rows != M or N not in (None, rows):
-        features, M, N, target_row = read_features(x, M, N, None, layer.theta, basis.reads_target)
-        if features is not source:
-            return None
-    if autocasting(source.device):
-        return None
-    graph = read_graph(
-        *call[1:4],
-        size=(M, rows if N is None else N),
-        dtype=source.dtype,
-        device=source.device,
-        target_row=target_row,
-        sources=rows if pair else None,
-        flow=layer.flow,
-        seen=seen,
-        in_each_call=reads_in_each_call(layer.basis, call.edge_weight),
-    )
-    return graph, sources if pair else whole
 
 
 def _build_step(step: Step, basis: Basis, graph: Graph, reads: Reader) -> Program | None:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch_geometric.nn.aggr import MeanAggregation
 from torch_geometric.typing import SparseTensor
 
-from ..basis import Basis
-from ..binding import Binding
+from ..basis import Basis, BoundBasis
 from ..cache import IdentityCache
+from ..content import Inputs
 from ..conv import BasisConv
 from ..errors import reject, shape_or_type
 from ..graph import sizes
@@ -172,9 +172,9 @@ class Converted(PrintsAsBase, BasisConv):
         """The plan of a call; takes what the PyG layer takes."""
         return super().plan(*self.call.arguments(args, kwargs))
 
-    def _choose(self, bound: Binding, order: str | None = None) -> Plan:
+    def _choose(self, inputs: Inputs, family: BoundBasis, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
-        return super()._choose(bound, self.messages if messages else order)
+        return super()._choose(inputs, family, self.messages if messages else order)
 
     def _basis_for(self, call: Call) -> Basis:
         own = super()._basis_for(call)
