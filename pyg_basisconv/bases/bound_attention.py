@@ -160,12 +160,9 @@ class BoundAttention(MemberByMember):
         """Whether the weights are multiplied by those of the mask, or by an explainer's."""
         return self.mask_share is not None or (self.weighted and self.entries.has_weight)
 
-    def _weigh_piece(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
-        return self._weigh(self._entries_of[piece.targets.start], tensors, piece.copies.start)
-
-    def _weigh(self, entries: Entries, tensors: Sequence[Tensor], first: int = 0) -> Weights:
-        """(c, E) by target: the weights of copies from `first` on, or the scores of their softmax over sources."""
-        split = len(self.score.tensors)
+    def _weigh(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
+        """(c, E) by target: the weights of a piece, or the scores of their softmax over sources."""
+        split, entries = len(self.score.tensors), self._entries_of[piece.targets.start]
         value = self.score.evaluate(tensors[:split], entries)
         if self.normalize == "target":
             value = weights_across(value, "target", entries)
@@ -176,7 +173,7 @@ class BoundAttention(MemberByMember):
             value = ELEMENTWISE[self.normalize](value)
         factor = tensors[split] if len(tensors) > split else None
         if isinstance(self.dropout, Seeded):
-            kept = self.dropout.factors(value, first * self.N + entries.first)
+            kept = self.dropout.factors(value, piece.copies.start * self.N + entries.first)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)
 
@@ -187,7 +184,7 @@ class BoundAttention(MemberByMember):
     def weights_of(self, piece: Piece) -> Tensor:
         """(c, E) the weights at the entries of a piece, by target."""
         cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
-        return self._weigh_piece(piece, cuts).normalised(self.normalize == "source", piece.pattern)
+        return self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern)
 
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""
@@ -212,11 +209,11 @@ class BoundAttention(MemberByMember):
         if self.batch or z.dim() > 3:
             z, extra = self._to_copies(z)
         normalised, pattern, tensors = self.normalize == "source", self.entries.pattern, self.tensors
-        if len(self.pieces) == 1:
-            y = attention(*self._weigh(self.entries, tensors), z, normalised, pattern)  # (C, N, W)
+        pieces = [piece for piece, _ in self.pieces]
+        if len(pieces) == 1:
+            y = attention(*self._weigh(pieces[0], tensors), z, normalised, pattern)  # (C, N, W)
         else:
-            pieces = [piece for piece, _ in self.pieces]
-            y = attend(Pieces(self._weigh_piece, normalised, pieces, pattern, self.sides), z, *tensors)
+            y = attend(Pieces(self._weigh, normalised, pieces, pattern, self.sides), z, *tensors)
         y = y.unflatten(0, (self.K, *self.batch)) if self.batch else y
         return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
