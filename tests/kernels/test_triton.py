@@ -111,6 +111,16 @@ def test_forms_and_sizes(seed: int, **arguments: Any) -> None:
     check(put(Case(**arguments)))
 
 
+@pytest.mark.parametrize(
+    ("c", "W", "D", "fits"),
+    [(1, 2048, 3, True), (8, 512, 3, True), (2, 3, 2048, True), (2, 2049, 3, False), (2, 3, 2049, False)],
+    ids=["one head", "many heads", "wide keys", "a head too wide", "keys too wide"],
+)
+def test_a_head_of_up_to_2048_columns_fits_a_program(c: int, W: int, D: int, fits: bool) -> None:
+    case = put(Case("products", c=c, W=W, D=D, sizes=SMALL))
+    assert onepass.supports(case.sums, case.scoring.form(case.all[2:], c), case.all) == fits
+
+
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of more than eight entries are cut into pieces."""

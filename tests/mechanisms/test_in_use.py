@@ -12,6 +12,7 @@ from torch_geometric.nn import GATv2Conv, RGATConv
 from pyg_basisconv import BasisConv, bases, convert, mechanisms, theta
 from pyg_basisconv.mechanisms import MLP, Dot, Edge, Perceptron, Relative
 from tests.contract import close
+from tests.kernels.test_kernels import Largest
 from tests.mechanisms.cases import CASES, call, inputs, layer
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
@@ -320,6 +321,18 @@ def test_a_mask_that_is_changed_between_calls(name: str, before: int, batch: tup
         torch.testing.assert_close(conv(x, **given), fresh(x, **given))
         _, weights = conv(x, **given, return_attention=True)
         torch.testing.assert_close(weights.to_dense(), fresh(x, **given, return_attention=True)[1].to_dense())
+
+
+@pytest.mark.parametrize("order", ["a_first", "theta_first"])
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["one graph", "a batch"])
+def test_matrices_of_a_call_are_multiplied_as_they_are(batch: tuple[int, ...], order: str) -> None:
+    """Nothing of the size of pairs x channels is made, in the first call, a later one, or its gradient."""
+    conv = BasisConv(8, 6, bases.Attention(1, mechanisms.Uniform(), normalize=None), order=order)
+    x, mask = torch.randn(*batch, 50, 8).requires_grad_(), torch.rand(*batch, 50, 50)
+    for _ in range(2):
+        with Largest() as largest:
+            conv(x, mask=mask).sum().backward()
+        assert largest.numel <= mask.numel(), largest.name
 
 
 def test_matrices_of_a_call_are_dropped_from_while_training() -> None:
