@@ -6,7 +6,7 @@ from copy import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import forward_ad
 
 from ..convert import convert
@@ -79,9 +79,8 @@ class DropIn(nn.Module):
         vars(self)["_evaluators"] = _Evaluators()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        other_numbers = isinstance(value, Tensor) and isinstance(vars(self).get(name), Tensor)  # read in each call
         super().__setattr__(name, value)
-        if not (other_numbers or name.startswith(_UNWATCHED)):
+        if not name.startswith(_UNWATCHED):
             self._changed()
 
     def __delattr__(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import torch
@@ -70,13 +71,24 @@ class Part:
     """A view of a parameter of the layer, or of several joined ones."""
 
     def __init__(self, whole: Given | JoinedTensors, place: Place) -> None:
-        self.whole, self.shape, self.stride = whole, place.shape, place.stride
-        self.offset = place.offset - whole.place.offset
-        self.all = place == whole.place
+        self.whole = whole
+        self.view = None if place == whole.place else _view(whole.place, place)
 
     def value(self, layer: nn.Module) -> Tensor:
         t = self.whole.value(layer)
-        return t if self.all else t.as_strided(self.shape, self.stride, t.storage_offset() + self.offset)
+        return t if self.view is None else self.view(t)
+
+
+def _view(whole: Place, part: Place) -> Callable[[Tensor], Tensor]:
+    """Views a part of a tensor; where the part has all of it, by an operation whose way back is quicker."""
+    offset, rank = part.offset - whole.offset, len(whole.shape)
+    if offset == 0 and part.shape.numel() == whole.shape.numel():
+        for dims in permutations(range(rank)) if rank <= 3 else ():
+            if all(found == tuple(own[i] for i in dims) for own, found in zip(whole[:2], part[:2], strict=True)):
+                return lambda t: t.permute(dims)
+        if all(torch.empty(place.shape, device="meta").stride() == place.stride for place in (whole, part)):
+            return lambda t: t.view(part.shape)
+    return lambda t: t.as_strided(part.shape, part.stride, t.storage_offset() + offset)
 
 
 class _Reading(TorchFunctionMode):
@@ -97,9 +109,12 @@ class _Reading(TorchFunctionMode):
         tensors, dim = args[0], args[1] if len(args) > 1 else (kwargs or {}).get("dim", 0)
         if len(tensors) == 1:
             return tensors[0].unsqueeze(dim) if func is torch.stack else tensors[0]
+        turned = func is torch.stack and dim == 0 and all(t.dim() == 2 and t.t().is_contiguous() for t in tensors)
+        if turned:  # weights as Linear keeps them are joined as they are, and the result is turned, once
+            tensors, dim = [t.t() for t in tensors], 1
         result = func(tensors, dim)
         self.joined.append((result, func, tensors, dim))
-        return result
+        return result.permute(1, 2, 0) if turned else result
 
 
 class Evaluator:

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from pyg_basisconv import BasisConv, GridConv, convert
+from pyg_basisconv.convert.attention import AttentionLayer
 from pyg_basisconv.convert.operator_module import OperatorModule
 from pyg_basisconv.convert.registry import convertible
 from pyg_basisconv.verify import cases, drawn, forget, made
@@ -79,6 +80,7 @@ def test_results_are_described_to_compilers(kind: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(OperatorModule, "uses_operator", takes)
     monkeypatch.setattr(OperatorModule, "operator", operator)
+    monkeypatch.setattr(AttentionLayer, "_is_plain", lambda *args: False)  # as under a compiler
     for options in OPTIONS[kind]:
         for case in cases(kind, options):
             with torch.no_grad():

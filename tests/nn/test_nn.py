@@ -352,20 +352,6 @@ def test_a_lazy_layer_waits_for_every_type_of_nodes() -> None:
     assert evaluated(made[1])
 
 
-@pytest.mark.parametrize(("kind", "options"), NAMED)
-@pytest.mark.sweep(20)
-def test_later_calls_make_no_evaluator(kind: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in training, which changes the statistics of norms; an evaluator takes as long as many calls."""
-    case = example(kind, options)
-    assert isinstance(case.reference, nn.Module)
-    ours, run = like(case.reference).train(), runner(case)
-    run(ours), run(ours)  # SuperGATConv keeps its scores, as an attribute that was None
-    made: list[Evaluator] = []
-    monkeypatch.setattr(Evaluator, "__init__", lambda self, *args: made.append(self))
-    run(ours)
-    assert not made
-
-
 # --- what may be done to a layer ---
 
 
