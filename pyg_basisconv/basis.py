@@ -86,6 +86,7 @@ class Basis(nn.Module):
     reads_content = False  # True if the matrices are computed from the features
     reads_types = True  # False if types of edges mean nothing to it
     pools = False  # True if the targets are the graphs of a batch
+    weights_are_new = False  # True if each call has other weights of edges, such as the results of a network
     binds_unseen = False  # True if binding it to new weights of known edges is quick, and looks at no numbers
     counts_batch = False  # True if the values of `batch` determine the number of targets
     variance_gain: float = 1  # the variance of the sum over all members, relative to one of them: see `glorot`

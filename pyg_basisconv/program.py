@@ -258,12 +258,12 @@ def _autocast() -> Hashable:
 
 
 def reads_in_each_call(basis: Any, weight: Any) -> bool:
-    """Whether a family is bound to weights of edges in each call: to those that learn; and on a GPU, where a comparison
-    with earlier ones would wait, to all that it takes unseen.
+    """Whether a family is bound to weights of edges in each call: to those that learn, or are computed anew; and on a
+    GPU, where a comparison with earlier ones would wait, to all that it takes unseen.
     """
     if not isinstance(weight, Tensor) or basis.reads_content:
         return False
-    return weight.requires_grad or (basis.binds_unseen and on_gpu(weight))
+    return weight.requires_grad or basis.weights_are_new or (basis.binds_unseen and on_gpu(weight))
 
 
 def _plain(t: Any) -> bool:

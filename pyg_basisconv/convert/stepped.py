@@ -30,6 +30,7 @@ class ConvertedPDN(GraphLayer):
         loops = layer.normalize and layer.add_self_loops
         weight = layer.lin.weight.t().unsqueeze(0)
         self.conv = polynomial(layer, weight, bias=layer.bias, loops=loops, call=weighted)
+        self.conv.basis.weights_are_new = True
 
     def compute(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Any:
         sparse = isinstance(edge_index, SparseTensor)
