@@ -58,11 +58,16 @@ class Weighing(NamedTuple):
             return self
         score, normalize = self.score, self.normalize
         if normalize == "heads" and isinstance(score, TermRows) and score.activation is None:  # no pair is hidden
-            return self._replace(score=TermRows(entry=score.at(entries).softmax(1)), normalize=None)
+            return self._replace(score=TermRows(entry=_softmax_of_heads(score.at(entries))), normalize=None)
         value = score.evaluate(score.tensors, entries)  # (K, E)
         if normalize not in _BY_ROWS:
             value, normalize = weights_across(value, normalize, entries), None
         return self._replace(score=TermRows(entry=value.t()), normalize=normalize)
+
+
+def _softmax_of_heads(score: Tensor) -> Tensor:
+    """(E, K) the softmax over the heads; on the CPU torch takes many times as long along short rows of memory."""
+    return score.t().contiguous().softmax(0).t() if score.is_cpu else score.softmax(1)
 
 
 def weights_across(score: Tensor, normalize: Normalize, entries: Entries) -> Tensor:
