@@ -109,8 +109,12 @@ void inner_products_by(
         V parts[P];
 #pragma GCC unroll 16
         for (int l = 0; l < P; l++) {
-            const R *a = row + column, *b = rows[i] + column;
             V sum{};
+            if (done + l * (L / P) >= total) {  // the last lanes of all may be of no entry
+                parts[l] = sum;
+                continue;
+            }
+            const R *a = row + column, *b = rows[i] + column;
             if (fit != LOOSE || full) sum = load(a) * load(b), a += L, b += L;
             for (int64_t k = 1; k < full; k++, a += L, b += L) sum += load(a) * load(b);
             if (fit == LOOSE) sum += (V)((I)(take<false>(a, row_end) * take<false>(b, end)) & heads.left);
@@ -118,7 +122,7 @@ void inner_products_by(
             column += piece;
             if (column == heads.width) {
                 column = 0;
-                i += i + 1 < count;  // the last lanes of all may be of no entry
+                i++;
             }
         }
         store(out + done, lane_sums<P, R>(parts));
@@ -610,8 +614,19 @@ struct Pass {
         for (int64_t i = 0; i < count; i++, out += c) {
             const R* from = by_source ? static_cast<const R*>(all_targets) + index[p + i] * narrow : mine;
             const R* u = features.row(at(p + i));
-            for (int64_t f = 0; f < call.F; f++, from += c) add_times(u[f], from, out);
+            int64_t h = 0;
+            for (; h + SOME <= c; h += SOME) add_products<SOME>(u, from + h, out + h);
+            for (; h < c; h++) add_products<1>(u, from + h, out + h);
         }
+    }
+    // The same of some heads, whose sums stay in registers.
+    template <int some>
+    INLINE_MEMBER void add_products(const R* u, const R* from, R* out) const {
+        R sums[some];
+        std::memcpy(sums, out, sizeof(sums));
+        for (int64_t f = 0; f < call.F; f++, from += c)
+            for (int j = 0; j < some; j++) sums[j] += u[f] * from[j];
+        std::memcpy(out, sums, sizeof(sums));
     }
     // += the sums of a block's features under weights of each head.
     void gather_features(int64_t p, int64_t count, const R* weights, R* into) const {

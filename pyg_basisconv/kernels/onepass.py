@@ -84,6 +84,16 @@ def _of_heads(t: Tensor | None) -> Tensor | None:
     return t if t is None or (t.dim() == 3 and t[0].is_contiguous()) else t.contiguous()
 
 
+def _like(t: Tensor | None) -> Tensor | None:
+    """Memory for the gradient of vectors of heads."""
+    return None if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
+
+
+def _side_by_side(t: Tensor | None) -> Tensor | None:
+    """Rows of which each is contiguous."""
+    return t if t is None or t.stride(1) == 1 else t.contiguous()
+
+
 def _rows(t: Tensor | None) -> tuple[int, int]:
     """The address of rows, and their stride."""
     return (0, 0) if t is None else (t.data_ptr(), t.stride(0))
@@ -108,12 +118,12 @@ class Attend:
     def __init__(self, sums: Sums, form: ScoreForm, given: Tensors) -> None:
         _, self.normalised, self.pattern, self.c = sums
         self.form, self.z, self.factor = form, self.laid_out(cast(Tensor, given[0])), given[1]
-        *ends, first, second = form.in_slots(given[5:])
-        *ends, self.values, self.features = (
-            t if t is None or t.stride(1) == 1 else t.contiguous() for t in (*ends, *given[2:4])
-        )
-        self.terms = [*ends, _of_heads(first), _of_heads(second)]
-        self.to_values, self.to_keys = _of_heads(given[4]), None
+        _, _, values, features, to_values, *terms = given
+        source, target, entry, first, second = form.in_slots(terms)
+        self.terms = [_side_by_side(source), _side_by_side(target), _side_by_side(entry)]
+        self.terms += _of_heads(first), _of_heads(second)
+        self.values, self.features = _side_by_side(values), _side_by_side(features)
+        self.to_values, self.to_keys = _of_heads(to_values), None
         if form.kind == PRODUCTS and self.terms[2] is not None:
             self.features, self.to_keys = self.terms[2:4]
             self.terms[2:] = None, None, None
@@ -130,16 +140,16 @@ class Attend:
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         source, target, entry, *vectors = self.terms
         M, N, E, W, width = pattern.M, pattern.N, pattern.E, z.shape[1] // c, c * form.inner
-        for name, t, shape in (
-            ("tensors", source, (M, width)),
-            ("tensors", target, (N, width)),
-            ("tensors", entry, (E, width)),
-            ("factor", self.factor, (E, c)),
-            ("values", self.values, (E, c * W)),
-            ("features", self.features, (E, self.width_of_features)),
+        for name, t, rows, columns in (
+            ("tensors", source, M, width),
+            ("tensors", target, N, width),
+            ("tensors", entry, E, width),
+            ("factor", self.factor, E, c),
+            ("values", self.values, E, c * W),
+            ("features", self.features, E, self.width_of_features),
         ):
-            if t is not None and t.shape != shape:
-                reject(name, f"{shape[0]} rows of {shape[1]}", tuple(t.shape), "pass those of this pattern")
+            if t is not None and t.shape != (rows, columns):
+                reject(name, f"{rows} rows of {columns}", tuple(t.shape), "pass those of this pattern")
         projected = form.kind == PROJECTED
         if W * c != z.shape[1] or (projected and M != N):
             reject("z", f"rows of {c} heads" + ", which are targets too" * projected, tuple(z.shape), "correct c")
@@ -228,29 +238,33 @@ class Attend:
         That of features which both keys and values are made of is given once, as that of the former.
         """
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
-        M, N, E, width, F = pattern.M, pattern.N, pattern.E, c * form.inner, self.width_of_features
+        M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
+        needs_z, needs_factor, needs_values, of_features, of_map = needs_rows
         source, target, entry, vectors, others = needs
-        d_z = room(z, *z.shape) if needs_rows[0] else None
-        d_factor, d_values = (room(z, E, c) if needed else None for needed in needs_rows[1:3])
-        of_features, of_map, of_keys = *needs_rows[3:], False
-        if self.to_keys is not None:
-            of_features, of_keys, entry, vectors = of_features or entry, vectors, False, False
-        d_features = room(z, E, F) if of_features else None
-        d_keys = room(z, c, F, form.inner) if of_keys else None
-        d_map = room(z, c, F, z.shape[1] // c) if of_map else None
-        found = [room(z, rows, width) if needed else None for needed, rows in ((source, M), (target, N), (entry, E))]
+        held, above, stats, summed = saved
+        d_features = d_keys = d_map = asked = passed = None
+        if self.features is not None:
+            F = self.width_of_features
+            if self.to_keys is not None:
+                asked, d_keys = room(z, N, c * F), room(z, c, F, form.inner) if vectors else None
+                of_features, entry, vectors = of_features or entry, False, False
+            if self.to_values is not None:
+                passed, d_map = room(z, N, c * F), room(z, c, F, z.shape[1] // c) if of_map else None
+            d_features = room(z, E, F) if of_features else None
+        at_targets: Tensor | None
         if form.kind == PROJECTED:
             vectors = others = vectors or others
-            found[1] = room(z, N, c)
-        found += [
-            torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else None
-            for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
-        ]
-        held, above, stats, summed = saved
-        if self.is_gate and target and stats is not None:
-            found[1] = grad * stats
+            at_targets = room(z, N, c)
+        elif self.is_gate and stats is not None:
+            at_targets = grad * stats if target else None
+        else:
+            at_targets = room(z, N, width) if target else None
+        found = [room(z, M, width) if source else None, at_targets, room(z, E, width) if entry else None]
+        found += [_like(self.terms[3]) if vectors else None, _like(self.terms[4]) if others else None]
+        d_z = room(z, *z.shape) if needs_z else None
+        d_factor = room(z, E, c) if needs_factor else None
+        d_values = room(z, E, c) if needs_values else None
         scratch = room(z, N, 4 * c) if self._knows else None
-        asked, passed = (None if t is None else room(z, N, c * F) for t in (self.to_keys, self.to_values))
         transposed = (0, 0, 0)
         if not (self.factor is self.terms[2] is self.values is self.features is None):
             _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
