@@ -400,25 +400,27 @@ PyObject* grouped(PyObject* const* args, Py_ssize_t count) {
   return PyBool_FromLong(in_order);
 }
 
-// --- translated(order, other_order, into): the places in one order of entries, as places in another
+// --- translated(order, other_order, there, back): the places in one order of entries, as places in another; and back
 
 PyObject* translated(PyObject* const* args, Py_ssize_t count) {
-  if (count != 3) return misfit("translated takes 3 arguments");
-  Array order, other, into;
-  if (!order.take(args[0]) || !other.take(args[1]) || !into.take(args[2], true)) return nullptr;
-  const int64_t E = into.size();
+  if (count != 4) return misfit("translated takes 4 arguments");
+  Array order, other, there, back;
+  if (!order.take(args[0]) || !other.take(args[1]) || !there.take(args[2], true) || !back.take(args[3], true))
+    return nullptr;
+  const int64_t E = there.size();
   for (const Array* array : {&order, &other})
     if (array->there() && (array->width() != 4 || array->size() != E || !below(array->at<int32_t>(), E, E)))
       return misfit("translated: other orders");
-  if (into.width() != 4) return misfit("translated: integers of other sizes");
-  int32_t* to = into.at<int32_t>();
-  if (!other.there()) {
-    for (int64_t e = 0; e < E; ++e) to[e] = order.there() ? order.at<int32_t>()[e] : static_cast<int32_t>(e);
-    Py_RETURN_NONE;
+  if (there.width() != 4 || back.width() != 4 || back.size() != E) return misfit("translated: other arrays");
+  const int32_t *from = order.at<int32_t>(), *into = other.at<int32_t>();
+  std::vector<int32_t> place(other.there() ? E : 0, 0);
+  for (int64_t e = 0; e < static_cast<int64_t>(place.size()); ++e) place[into[e]] = static_cast<int32_t>(e);
+  std::memset(back.at<int32_t>(), 0, E * sizeof(int32_t));  // which an order with repetitions would leave unwritten
+  for (int64_t e = 0; e < E; ++e) {
+    const int64_t entry = order.there() ? from[e] : e, found = other.there() ? place[entry] : entry;
+    there.at<int32_t>()[e] = static_cast<int32_t>(found);
+    back.at<int32_t>()[found] = static_cast<int32_t>(e);
   }
-  std::vector<int32_t> place(E, 0);
-  for (int64_t e = 0; e < E; ++e) place[other.at<int32_t>()[e]] = static_cast<int32_t>(e);
-  for (int64_t e = 0; e < E; ++e) to[e] = place[order.there() ? order.at<int32_t>()[e] : e];
   Py_RETURN_NONE;
 }
 

@@ -48,7 +48,7 @@ class DenseLayer(Composite):
         self.bias = parameter(bias)
 
     def forward(self, x: Tensor, adj: Tensor, mask: Tensor | None = None, add_loop: bool = True) -> Tensor:
-        x, adj = (t.unsqueeze(0) if t.dim() == 2 else t for t in (x, adj))
+        x, adj = x.unsqueeze(0) if x.dim() == 2 else x, adj.unsqueeze(0) if adj.dim() == 2 else adj
         adj = adj if adj.is_floating_point() else adj.to(x.dtype)  # or a mask of truth values would hide entries
         if add_loop and self.loop is not None:
             adj = adj.clone()
@@ -56,7 +56,7 @@ class DenseLayer(Composite):
         norm = None if self.norm is None else adj.sum(-1, keepdim=True).clamp(min=1)
         norm = norm if norm is None else norm.pow(-0.5) if self.norm == "sym" else 1 / norm
         A = adj != 0 if self.binary else adj  # (B, N, N), whose entry (n, m) is that of the edge m to n
-        if len(x) != len(A):
+        if x.shape[0] != A.shape[0]:
             batch = torch.broadcast_shapes(x.shape[:1], A.shape[:1])
             x, A = x.expand(*batch, -1, -1), A.expand(*batch, -1, -1)
         y: Tensor = self.conv(x * norm if norm is not None and self.norm == "sym" else x, mask=A.mT)

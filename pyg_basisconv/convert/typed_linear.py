@@ -6,8 +6,9 @@ from torch.nn import functional as F
 
 from ..cache import once
 from ..errors import reject
+from ..kernels import Pattern
 from ..kernels.contract import side_by_side
-from ..kernels.pattern import compress, extremes, in_range
+from ..kernels.pattern import extremes, in_range
 from ..portable import checked, with_plain
 from .build import parameter
 
@@ -64,6 +65,5 @@ def _by_type(kinds: Tensor, T: int) -> tuple[Tensor | None, Tensor | None, list[
         fix = "number the types from 0 on"
         reject("node_type", f"types from 0 to {T - 1}", "{} to {}".format(*extremes(kinds)), fix)
     rows = torch.arange(len(kinds), device=kinds.device)
-    ptr, _, order = compress(kinds.long(), rows, T)
-    place = None if order is None else torch.empty_like(rows).index_copy_(0, order.long(), rows)
-    return order, place, ptr.diff().tolist()
+    by_type = Pattern(rows, kinds, len(kinds), T)
+    return by_type.by_target.order, by_type.as_given, by_type.by_target.ptr.diff().tolist()

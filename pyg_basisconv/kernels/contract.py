@@ -173,7 +173,7 @@ class _ThetaFirst(torch.autograd.Function):
         if needs_x or needs_weight:
             z = _expand(grad.contiguous(), ctx.A.adjoint)  # (M, K Q)
             grad_x = z @ side_by_side(weight).t() if needs_x else None
-            grad_weight = _grad_stacked(z, x, len(weight)) if needs_weight else None
+            grad_weight = _grad_stacked(z, x, weight.shape[0]) if needs_weight else None
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 

@@ -236,9 +236,7 @@ class Pattern:
         if original is not None:
             count, E = self.E // max(1, original.E), original.E
             return [*self.both_ways, *(_repeat(t, count, E, t.dtype) for t in original.both_ways_and_across[4:])]
-        order, t_order = self.by_target.order, self.by_source.order
-        back, t_back = _translate(order, t_order, self.source), _translate(t_order, order, self.source)
-        return [*self.both_ways, back, t_back]
+        return [*self.both_ways, *_translate(self.by_target.order, self.by_source.order, self.source)]
 
     def _gathered_row(self) -> Tensor:
         order = self.by_target.order
@@ -331,7 +329,7 @@ class Pattern:
     def as_given(self) -> Tensor | None:
         """(E,) the position by target of each entry, in the given order; None if the given order is by target."""
         order = self.by_target.order
-        return None if order is None else _translate(None, order, self.source)
+        return None if order is None else _translate(None, order, self.source)[0]
 
     @kept
     def T(self) -> "Pattern":
@@ -346,18 +344,23 @@ class Pattern:
         return Pattern(self.source.to(device), self.target.to(device), self.M, self.N)
 
 
-def _plain_translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
+def _plain_translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
     position = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
-    if other_order is not None:
-        position = torch.empty_like(position).scatter_(0, other_order.long(), position)
-    return position if order is None else position.index_select(0, order)
+
+    def places(of: Tensor | None, into: Tensor | None) -> Tensor:
+        found = position if into is None else torch.empty_like(position).scatter_(0, into.long(), position)
+        return found if of is None else found.index_select(0, of)
+
+    return places(order, other_order), places(other_order, order)
 
 
 @with_plain(_plain_translate)
-def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
-    """(E,) for each position in one order, the position of the same entry in another."""
+def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(E,) for each position in one order, the position of the same entry in another; and the reverse."""
     if KERNELS is not None and like.dtype == torch.int32 and like.device.type == "cpu":
-        translated = np.empty(like.numel(), np.int32)
-        KERNELS.translated(*(None if t is None else t.numpy() for t in (order, other_order)), translated)
-        return torch.from_numpy(translated)
+        E = like.numel()
+        there, back = np.empty(E, np.int32), np.empty(E, np.int32)
+        orders = (None if t is None else t.numpy() for t in (order, other_order))
+        KERNELS.translated(*orders, there, back)
+        return torch.from_numpy(there), torch.from_numpy(back)
     return _plain_translate(order, other_order, like)
