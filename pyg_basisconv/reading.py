@@ -143,7 +143,7 @@ class _Arguments(NamedTuple):
         device, E = self.device, 0
         if index is not None:
             E, device = index.shape[-1], device or index.device
-            _check_integers("edge_index", index)
+            check_integers("edge_index", index)
             if index.device != device:
                 _check_device("edge_index", index, device)
         if weight is not None:
@@ -202,12 +202,18 @@ def check_edges(edges: Tensor, edge_type: Tensor | None = None, size: Counts = (
     if ends is None:
         reject("edge_index", "the edges, (2, E)", None, "pass edge_index")
     source, target = ends()
-    _check_integers("edge_index", source)
+    check_integers("edge_index", source)
     if edge_type is not None:
         _check_types(edge_type, source.shape[0], source.device)
     for name, end, count in zip(("source", "target"), (source, target), size, strict=True):
         if count is not None:
             _num_nodes(name, end, count)
+
+
+def check_integers(name: str, t: Tensor) -> None:
+    """Rejects indices that are no integers."""
+    if t.dtype not in _INTEGERS:
+        reject(name, "dtype torch.int64 or torch.int32", t.dtype, "convert it with .long()")
 
 
 def _num_nodes(name: str, end: Tensor, count: int | None) -> int:
@@ -239,16 +245,11 @@ def _check_device(name: str, t: Any, device: torch.device | None) -> None:
         reject(name, f"a tensor on {device}, where x is", t.device, "move all inputs to one device")
 
 
-def _check_integers(name: str, t: Tensor) -> None:
-    if t.dtype not in _INTEGERS:
-        reject(name, "dtype torch.int64 or torch.int32", t.dtype, "convert it with .long()")
-
-
 def _check_types(kind: Tensor, E: int, device: torch.device | None) -> None:
     _check_device("edge_type", kind, device)
     if kind.shape != (E,):
         reject("edge_type", f"one type per edge, shape ({E},)", tuple(kind.shape), "give one type per edge")
-    _check_integers("edge_type", kind)
+    check_integers("edge_type", kind)
 
 
 def _check_weight(weight: Tensor, E: int, dtype: torch.dtype) -> None:

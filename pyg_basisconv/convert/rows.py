@@ -10,9 +10,12 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
 from ..bases import Adjacency, Identity
+from ..cache import once
 from ..conv import BasisConv
 from ..errors import reject
+from ..portable import any_seen
 from ..program import Call
+from ..reading import check_integers
 from ..recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
 from ..theta import Pass
 from .build import META, basis_conv, check_parameters, parameter
@@ -182,13 +185,21 @@ class ConvertedBags(Composite):
         self.conv = BasisConv(-1, -1, Adjacency("mean" if layer.mode == "mean" else None), Pass(), bias=False)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        if offsets is None and input.dim() != 2:
-            reject("input", "(B, N) indices, or one axis with offsets", tuple(input.shape), "pass offsets")
+        if input.dim() != (2 if offsets is None else 1):
+            reject("input", "(B, N) indices, or one axis with offsets", tuple(input.shape), "pass offsets for one axis")
+        check_integers("input", input)
+        if per_sample_weights is not None and self.mode != "sum":
+            reject(
+                "per_sample_weights", "None, unless mode='sum'", f"some for {self.mode!r}", "make it with mode='sum'"
+            )
+        if per_sample_weights is not None and per_sample_weights.shape != input.shape:
+            given = tuple(per_sample_weights.shape)
+            reject("per_sample_weights", f"shape {tuple(input.shape)}, as input", given, "give each index a weight")
         if offsets is None:  # a bag in each row
             bags, size = torch.arange(len(input), device=input.device).repeat_interleave(input.shape[1]), len(input)
         else:
+            bags = bags_of(offsets, len(input), self.include_last_offset)
             size = len(offsets) - self.include_last_offset
-            bags = torch.searchsorted(offsets[:size].contiguous(), torch.arange(len(input)).to(offsets), right=True) - 1
         edges = torch.stack([input.flatten().long(), bags.long()])
         weights = None if per_sample_weights is None else per_sample_weights.flatten()
         if self.padding_idx is not None:
@@ -196,6 +207,24 @@ class ConvertedBags(Composite):
             edges, weights = edges[:, held], None if weights is None else weights[held]
         y: Tensor = self.conv((self.weight, None), edges, weights, size=(len(self.weight), size))
         return y
+
+
+@once
+def bags_of(offsets: Tensor, count: int, to_the_end: bool) -> Tensor:
+    """The bag of each of so many indices: the last one that begins there or before.
+
+    Of offsets whose last is no bag, but the end of the indices, torch's own kernels disagree on what an earlier end is.
+    """
+    if offsets.dim() != 1 or not len(offsets):
+        reject("offsets", "one axis, with the start of each bag", tuple(offsets.shape), "pass where each bag begins")
+    check_integers("offsets", offsets)
+    last = offsets[-1]
+    wrong = offsets[0] != 0, (offsets.diff() < 0).any(), last != count if to_the_end else last > count
+    if not torch.compiler.is_compiling() and any_seen(torch.stack(wrong)):
+        end = f"{count} as the last" if to_the_end else f"at most {count}"
+        expected = f"0 first, then no less than the one before, and {end}, the number of indices"
+        reject("offsets", expected, offsets.tolist(), "give the start of each bag")
+    return torch.searchsorted(offsets.contiguous(), torch.arange(count).to(offsets), right=True) - 1
 
 
 rule(
