@@ -15,6 +15,7 @@ from torch_geometric.loader import DataLoader
 from pyg_basisconv import BasisConv, bases, mechanisms
 from pyg_basisconv.bases import BoundBasis, EdgeList
 from pyg_basisconv.bases.bound_walks import BoundWalks
+from pyg_basisconv.bases.composition import Constants
 from pyg_basisconv.bases.concat import BoundConcat
 from pyg_basisconv.bases.identity import BoundIdentity
 from pyg_basisconv.bases.mix import BoundMix
@@ -303,8 +304,24 @@ def tensors_of(thing: object, seen: set[int]) -> list[Tensor]:
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.sweep(12)
 def test_moved_nothing_stays_behind(name):
+    check_moved(bind(CASES[name].basis(), CASES[name].graph()))
+
+
+COMPOSITIONS = {
+    "product": bases.Composition(bases.Adjacency("rw"), bases.Adjacency(), Constants(True, True, True)),
+    "polynomial": bases.Composition(bases.Powers(2), bases.Powers(2), Constants(shift=True), bases.Powers(3)),
+}
+
+
+@pytest.mark.parametrize("kind", COMPOSITIONS)
+def test_constants_move_with_their_family(kind):
+    bound = bind(COMPOSITIONS[kind], CASES["Adjacency-random"].graph())
+    close(bound.cpu().constant_weights, bound.constant_weights)
+    check_moved(bound)
+
+
+def check_moved(bound: BoundBasis) -> None:
     """As PyG moves what is an attribute of data."""
-    bound = bind(CASES[name].basis(), CASES[name].graph())
     use(bound)
     data = Data(bound=bound, both=[bound, {"T": bound.T}]).to(torch.device("meta"))
     for moved in (data.bound, data.both[0], data.both[1]["T"]):
