@@ -29,11 +29,11 @@ LEARNS = ((), ("x",), ("theta",), ("basis",), ("x", "theta", "basis"))
 MORE = {"Window(sites)+Identity": (lambda: cases.CASES["Window(sites)-random"].basis() + bases.Identity(), cases.graph)}
 
 
-def of_family(name: str, kind: str = "Full", order: str = "auto") -> Problem:
+def of_family(name: str, kind: str = "Full", order: str = "auto", P: int = 3) -> Problem:
     case = cases.CASES.get(name)
     make_basis, graph = (case.basis, case.graph) if case else (MORE | FAMILIES)[name][:2]
     g = graph()
-    conv = make(make_basis(), kind, order)
+    conv = make(make_basis(), kind, order, P)
     x = draw(g.M, conv.in_channels)
     return conv.plan(x if g.M == g.N else (x, None), **tensors(g), size=(g.M, g.N)).problem
 
@@ -47,6 +47,9 @@ def of_attention(name: str) -> Problem:
 PROBLEMS = {name: partial(of_family, name) for name in PLAIN}
 for _kind in THETAS:
     PROBLEMS |= {f"{name}, {_kind}": partial(of_family, name, _kind) for name in (*WITH_ALL, "Window(2,3)-random")}
+PROBLEMS["Window(6)-random, Depthwise(softmax) of 8 channels"] = partial(  # which share their taps
+    of_family, "Window(6)-random", "Depthwise(softmax)", P=8
+)
 TILED = ("Window(sites)-random", "Window(sites)+Identity")
 for _name, _kind in (*product((*FAMILIES, *TILED), ("Full",)), *product((*TILED, "Relations"), ("Separable",))):
     PROBLEMS[f"compacted {_name}, {_kind}"] = partial(of_family, _name, _kind, "compacted")
