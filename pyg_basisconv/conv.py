@@ -232,14 +232,9 @@ class BasisConv(MessagePassing):
         programs, own, usual = self._programs, self.basis, not portable()
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
-        if usual and known is not None and known.build is not None:
-            seen, basis = witness(own, call) if programs.asked_before(key) else None, self._basis_for(call)
-            read = read_alike(self, basis, call, seen)
-            program = None if read is None else known.build(basis, *read)
-            if program is not None:
-                if seen is not None:
-                    programs.keep(key, own, call, program, seen)
-                return program(self, call)
+        program = self._program_like(known, key, call) if usual and known is not None else None
+        if program is not None:
+            return program(self, call)
         seen = witness(own, call)
         bound = self._bind(call, observed, seen)
         chosen = self._choose(bound.inputs, bound.family) if known is None else known.plan
@@ -251,6 +246,20 @@ class BasisConv(MessagePassing):
             drop_oldest(programs.forms, FORMS)
         y = evaluation.result()
         return (y, bound.family.matrices) if observed else y
+
+    def _program_like(self, known: Form, key: Hashable, call: Call) -> Program | None:
+        """The program of a call on another graph than that of an earlier call of its form, without a plan. It is kept
+        from the second call on this graph.
+        """
+        own, programs = self.basis, self._programs
+        if known.build is None:
+            return None
+        seen, basis = witness(own, call) if programs.asked_before(key) else None, self._basis_for(call)
+        read = read_alike(self, basis, call, seen)
+        program = None if read is None else known.build(basis, *read)
+        if program is not None and seen is not None:
+            programs.keep(key, own, call, program, seen)
+        return program
 
     @torch.compiler.disable
     @fixed_mode

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..basis import BoundBasis
 from ..bound import ContentStep
-from ..content import Content
+from ..content import Content, Inputs
 from ..entries import Entries
 from ..graph import Graph
 from ..theta import Theta
@@ -38,6 +38,18 @@ def step_of(family: Any, theta: Theta, order: str) -> ContentStep | None:
     if content is None or content.mask is not None or content.valid is not None:
         return None
     return _step_by_rows(basis.mask, family.entries, Replays())
+
+
+def in_one_step(family: Any, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
+    """The result of such a step for the content that a `BoundAttention` was computed from, which gets the weights."""
+    if order == "native" and family.valued is None:
+        y, family._pair_weights = attend_all_pairs(family.weighing, family.entries, inputs, bias, family.observed)
+    elif family.given is not None:
+        y = attend_given(family.given, inputs, bias, order)
+    else:
+        about = family.valued, family.observed
+        y, family._weights = attend_in_rows(family.weighing, family.entries, inputs, bias, *about)
+    return cast(Tensor, y)
 
 
 def is_mask(basis: Any) -> bool:

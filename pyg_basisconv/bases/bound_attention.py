@@ -24,11 +24,11 @@ from ..kernels.op import autocasting
 from ..portable import portable, with_plain
 from ..theta import Theta
 from ..typed_edges import SharedEdges
-from .attention_steps import is_mask, step_of
+from .attention_steps import in_one_step, is_mask, step_of
 from .by_member import DisjointUnion, MemberByMember
 from .dropout import AtOnce, Seeded
 from .native_attention import NativeAttention
-from .weighing import ELEMENTWISE, Weighing, attend_all_pairs, attend_given, attend_in_rows, weights_across
+from .weighing import ELEMENTWISE, Weighing, weights_across
 
 # Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
 BLOCK = 1 << 20
@@ -354,13 +354,7 @@ class BoundAttention(MemberByMember):
         return not self.observed or self.may_hold_pairs
 
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
-        if order == "native" and self.valued is None:
-            y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
-        elif self.given is not None:
-            y = attend_given(self.given, inputs, bias, order)
-        else:
-            y, self._weights = attend_in_rows(self.weighing, self.entries, inputs, bias, self.valued, self.observed)
-        return cast(Tensor, y)
+        return in_one_step(self, order, inputs, bias)
 
     @cached_property
     def adds_values(self) -> bool:

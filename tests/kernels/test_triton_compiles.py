@@ -65,7 +65,7 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     types |= {"ptr": index, "index": index, "y": sums} | dict.fromkeys(SIZES, "i32")
     normalised = form not in ("gate", "gate, as given", "spmm", "sums by vectors")
     if normalised or "of_targets" in there:
-        types["stats"] = types["told"] = sums
+        types["stats"] = types["target_stats"] = sums
     if pieces:
         types |= dict.fromkeys(("piece_row", "piece_start"), "*i64")
     constants = {
@@ -105,7 +105,7 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
         given = {name: kind for name, kind in given.items() if name in jit.backward.arg_names}
         if by_source:
             given.pop("y"), given.pop("stats", None)
-            given |= {"d_targets": types["told"]} if "of_targets" in there else {}
+            given |= {"d_targets": types["target_stats"]} if "of_targets" in there else {}
         assert cubin(jit.backward, given, constants | blocks(NARROW, c, W, D, 5) | {"BY_SOURCE": by_source}, capability)
 
 

@@ -79,10 +79,21 @@ class TritonAttend(Attend):
         d_asked = new(self.to_keys is not None and (at_target or of_keys), None, by_target, c * F)
         d_features = new(of_features, None, None, self._blocks_of_heads * F)
         asked, passed = self._asked, None if self.to_values is None else self._mapped(grad, self.to_values.mT)
-        told = None if stats is None else z.new_empty(pattern.N, 4 * c, dtype=sums)
+        target_stats = None if stats is None else z.new_empty(pattern.N, 4 * c, dtype=sums)
         made = d_entry, d_vectors, d_factor, d_values, d_asked, d_features
-        if any(t is not None for t in (d_target, told, *made)):
-            given = *_strided(grad), *_strided(z), *target, *source, *self._shared, asked, passed, y, stats, told
+        if any(t is not None for t in (d_target, target_stats, *made)):
+            given = (
+                *_strided(grad),
+                *_strided(z),
+                *target,
+                *source,
+                *self._shared,
+                asked,
+                passed,
+                y,
+                stats,
+                target_stats,
+            )
             given = *given, None, None, d_target
             self._launch(by_target, jit.backward, (None,), *given, *made, BY_SOURCE=False)
         d_target = combined(by_target, d_target, like_target)
@@ -93,7 +104,18 @@ class TritonAttend(Attend):
             place = None
             if not (self.factor is self.terms[2] is self.values is self.features is None):
                 place = pattern.both_ways_and_across[5]
-            given = *_strided(z), *_strided(grad), *source, *target, *self._shared, asked, passed, None, None, told
+            given = (
+                *_strided(z),
+                *_strided(grad),
+                *source,
+                *target,
+                *self._shared,
+                asked,
+                passed,
+                None,
+                None,
+                target_stats,
+            )
             given = *given, d_target if projected else None, d_z, d_source, *[None] * 6
             self._launch(by_source, jit.backward, (place,), *given, BY_SOURCE=True)
         d_z, d_source = combined(by_source, d_z, z), combined(by_source, d_source, source[0])

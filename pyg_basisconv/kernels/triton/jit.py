@@ -267,8 +267,8 @@ def forward(
     if NORMALISED:
         down = tl.sum(total, 0)
         inverse = 1.0 / tl.where(down == 0.0, 1.0, down)
-        share = tl.where(is_piece, 1.0, inverse)
-        found, found_features = found * share[:, None], found_features * share[:, None]
+        divided = tl.where(is_piece, 1.0, inverse)
+        found, found_features = found * divided[:, None], found_features * divided[:, None]
         tl.store(stats + at, tl.where(is_piece, top, _base(top)), mask=head < c)
         tl.store(stats + at + 1, tl.where(is_piece, down, inverse), mask=head < c)
     if PROJECTED:
@@ -284,7 +284,7 @@ def backward(
     own_rows, own_rows_stride, other_rows, other_rows_stride,
     own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors, of_targets,
     factor, factor_stride, factor_step, values, values_stride, features, features_stride, asked, passed, y, stats,
-    told, d_targets, d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
+    target_stats, d_targets, d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
     c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
     NORMALISED: tl.constexpr, PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
     BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr, FB: tl.constexpr,
@@ -294,11 +294,11 @@ def backward(
 
     With w the weight of an entry and f its factor, the gradient of a score is w (f <z, g> - delta), where delta is
     <y, g> of its target; and f <z, g> where weights are not normalised. The pass over targets writes what entries have,
-    and what it has `told` the one over sources, (targets, 4 c): the statistics of each head, and as its fourth number
-    delta. Each row has its own part of `d_vectors`, and a program the part of its heads of `d_features`, (E, blocks of
-    heads, F). `passed`, (targets, c F), is what multiplies the features of entries in the place of <z, g>. Where scores
-    are computed from rows of z, the pass over sources adds the gradients that these have by them; `d_targets`,
-    (targets, c), are those of the targets' terms, which are added once for each row.
+    and the `target_stats` that the one over sources reads, (targets, 4 c): the statistics of each head, and as its
+    fourth number delta. Each row has its own part of `d_vectors`, and a program the part of its heads of `d_features`,
+    (E, blocks of heads, F). `passed`, (targets, c F), is what multiplies the features of entries in the place of <z,
+    g>. Where scores are computed from rows of z, the pass over sources adds the gradients that these have by them;
+    `d_targets`, (targets, c), are those of the targets' terms, which are added once for each row.
     """
     _, row, out_row, start, end, row_start = one_row(ptr, piece_row, piece_start, rows, pieces, split)
     head = tl.program_id(1) * HB + tl.arange(0, HB)
@@ -320,12 +320,12 @@ def backward(
             top = tl.load(stats + own_stats, mask=head < c, other=0.0)
             inverse = tl.load(stats + own_stats + 1, mask=head < c, other=0.0)
             delta = tl.sum(mine_rows * _row(y, row, c * W, cells, mask, ACC), 1)
-            tl.store(told + own_stats, top, mask=head < c)  # by each piece of a row, the same
-            tl.store(told + own_stats + 1, inverse, mask=head < c)
-            tl.store(told + own_stats + 3, delta, mask=head < c)
+            tl.store(target_stats + own_stats, top, mask=head < c)  # by each piece of a row, the same
+            tl.store(target_stats + own_stats + 1, inverse, mask=head < c)
+            tl.store(target_stats + own_stats + 3, delta, mask=head < c)
             top, inverse, delta = top[None, :], inverse[None, :], delta[None, :]
-        if told is not None:
-            tl.store(told + own_stats + 2, at_target, mask=head < c)
+        if target_stats is not None:
+            tl.store(target_stats + own_stats + 2, at_target, mask=head < c)
     mine = tl.zeros((HB, DB), ACC)
     if own is not None:
         mine = _row(own, row, own_stride, term_cells, term_mask, ACC)
@@ -341,7 +341,7 @@ def backward(
     of_rows = d_rows is not None or d_own is not None or d_vectors is not None or d_asked is not None
     of_entries = d_entry is not None or d_factor is not None or d_values is not None or d_features is not None
     if not (of_rows or of_entries):
-        end = start  # what is told is all that was wanted
+        end = start  # the statistics are all that was wanted
     sums = tl.zeros((BE, HB, WB), ACC)
     term_sums = tl.zeros((BE, HB, DB), ACC)
     vector_sums = tl.zeros((BE, HB, DB), ACC)
@@ -354,8 +354,8 @@ def backward(
         theirs = _rows(other_rows, o, there, other_rows_stride, cells, mask, ACC)
         projected = 0.0
         if BY_SOURCE:
-            if told is not None:
-                top, inverse, at_target, delta = _told(told, o, known, head, c, BE, HB)
+            if target_stats is not None:
+                top, inverse, at_target, delta = _stats_at(target_stats, o, known, head, c, BE, HB)
                 projected = at_target
         elif PROJECTED:
             projected = tl.sum(theirs * of_source[None, :, :], 2)
@@ -441,10 +441,10 @@ def backward(
 
 
 @triton.jit
-def _told(told, o, known, head, c, BE: tl.constexpr, HB: tl.constexpr):
+def _stats_at(target_stats, o, known, head, c, BE: tl.constexpr, HB: tl.constexpr):
     """The four numbers of each head of the targets of entries, (BE, HB) each, which are read at once."""
     at = o[:, None, None] * (4 * c) + head[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
-    found = tl.load(told + at, mask=known[:, :, None], other=0.0)
+    found = tl.load(target_stats + at, mask=known[:, :, None], other=0.0)
     even, odd = tl.split(tl.reshape(found, (BE, HB, 2, 2)))
     top, at_target = tl.split(even)
     inverse, delta = tl.split(odd)
