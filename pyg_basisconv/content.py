@@ -315,7 +315,7 @@ class Content:
         key = "features", entries, dtype
         if key not in self._shared:  # the same tensor, wherever they are read
             self._shared[key] = rows.to(dtype)
-        return Valued(self._shared[key], map.weight.to(dtype))
+        return Valued.of_last(self._shared[key], map.weight.to(dtype))
 
     def check(self, M: int, N: int, K: int) -> None:
         """Rejects parts whose shapes, dtypes or devices do not fit; nothing is broadcast."""

@@ -161,7 +161,7 @@ class Replay:
         if form is None:
             return None
         z, of_edges, map = self.values
-        values = None if of_edges is None or map is None else Valued(found[of_edges], map.of(given).weight)
+        values = None if of_edges is None or map is None else Valued.of_last(found[of_edges], map.of(given).weight)
         sums = Sums(self.scoring, self.normalize == "source", entries.pattern, self.K)
         given_rows = found[z], None, *of_entries(sums, form, found[z], values), *rows
         if sums.normalised and on_gpu(x):
@@ -239,7 +239,8 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     if listed and (values is not None or any(one.side == 2 for one in mapped)):  # these read them by target
         return None
     if z is not None:
-        mapped.append(Mapped(2, (), (z if listed else content.edge_rows_at(entries),)))
+        z = z if listed else content.edge_rows_at(entries)
+        mapped.append(Mapped(2, (), (z,)))
     columns = [id(y) for one in mapped for y in one.results]
     products = []
     for one in mapped:
@@ -263,9 +264,9 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     of_sums: tuple[int, int | None, _Map | None] = columns.index(id(rows)), None, None
     if values is not None and content.edge_values is not None:
         made = parameters.map(cast(Values, content.edge_values).map)
-        if made is None or id(values.features) not in columns:
+        if made is None:
             return None
-        of_sums = of_sums[0], columns.index(id(values.features)), made
+        of_sums = of_sums[0], columns.index(id(z)), made
     adds = theta.join(rows) is rows
     return Replay(basis, content, scoring, parameters, products, of_sums, indices, listed, adds)
 

@@ -1,6 +1,6 @@
 """HAN, HGT and HEAT: attention between nodes of several types."""
 
-from functools import partial
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -12,11 +12,9 @@ from torch_geometric.nn.conv.han_conv import group
 
 from ..cache import once
 from ..errors import reject
-from ..kernels import Affine, repeated
 from ..mechanisms import Additive, Dot, Edge
 from ..reading import check_edges
 from ..theta import Heads, Split
-from ..theta.base import param
 from .attention import attention_conv, weigh
 from .build import META, check_initialized, fill, matrix
 from .composite import GraphLayer
@@ -136,12 +134,6 @@ def joint_edges(starts: tuple[tuple[int, int], ...], sizes: tuple[tuple[int, int
     return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
 
 
-def _of_last(weight: Tensor, skipped: int, heads: int) -> Affine:
-    """A matrix of all heads, (1, R, D), as the map of features of which the first are skipped."""
-    found = repeated(F.pad(weight, (0, 0, skipped, 0)), None, heads)
-    return found._replace(made=(partial(_of_last, skipped=skipped, heads=heads), (weight,)))
-
-
 class OfLast(Heads):
     """Values of the last features of edges alone, by one matrix for all members."""
 
@@ -152,9 +144,11 @@ class OfLast(Heads):
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
         return super().shape(K, P - self.skipped, Q)
 
-    @property
-    def map(self) -> Affine:
-        return _of_last(param(self, "weight"), self.skipped, self.K)
+    def rows(self, x: Tensor) -> Tensor:
+        return super().rows(x[..., self.skipped :])
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        return super().contract(u_k[..., self.skipped :] for u_k in u)
 
 
 @rule(

@@ -53,9 +53,15 @@ def _sorted(x: Tensor, weight: Tensor, bias: Tensor | None, kinds: Tensor) -> Te
     order, place, counts = _by_type(kinds, len(weight))
     rows = x if order is None else x.index_select(-2, order)
     biases = [None] * len(weight) if bias is None else bias.unbind(0)
-    groups = zip(rows.split(counts, -2), weight.mT.unbind(0), biases, counts, strict=True)
-    y = torch.cat([F.linear(x_t, w, b) for x_t, w, b, count in groups if count or not len(kinds)], -2)
+    groups = zip(rows.split(counts, -2), weight.unbind(0), biases, counts, strict=True)
+    y = torch.cat([_mapped(x_t, w, b) for x_t, w, b, count in groups if count or not len(kinds)], -2)
     return y if place is None else y.index_select(-2, place)
+
+
+def _mapped(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if x.dim() == 2 and bias is not None:
+        return torch.addmm(bias, x, weight)
+    return F.linear(x, weight.t(), bias)
 
 
 @once

@@ -120,6 +120,12 @@ class Valued(NamedTuple):
     features: Tensor
     map: Tensor
 
+    @classmethod
+    def of_last(cls, features: Tensor, map: Tensor) -> "Valued":
+        """Values by the last features, as many as the map reads."""
+        skipped = features.shape[-1] - map.shape[1]
+        return cls(features[..., skipped:] if skipped else features, map)
+
     @property
     def tensor(self) -> Tensor:
         """(E, c W) the values of all heads."""
