@@ -129,8 +129,10 @@ def _squares(z: Tensor, points: Tensor, scale: Tensor) -> Tensor:
 
     The difference is taken first, as of two products that are large and alike few digits would be left.
     """
-    if z.shape[0] * points.numel() <= _HELD:
-        return _squares_at_once(z, points, scale)
+    if z.shape[0] * points.numel() <= _HELD:  # (D, K, E), whose rows are long: along short ones torch is slow
+        each = z.t().contiguous().unsqueeze(1)
+        points, scale = (t.t().contiguous().unsqueeze(-1) for t in (points, scale))
+        return (each - points).square().mul(scale).sum(0).t()
     total = z.new_zeros(())
     for z_d, p, s in zip(z.t(), points.t().unsqueeze(-1), scale.t().unsqueeze(-1), strict=True):
         total = torch.addcmul(total, (z_d - p).square(), s)  # (K, E)

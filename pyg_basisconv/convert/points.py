@@ -12,7 +12,6 @@ from torch_geometric.nn.models.schnet import CFConv
 
 from ..cache import once
 from ..content import Content
-from ..edge_set import gather_pattern
 from ..entries import Entries
 from ..kernels import Pattern, spmm
 from ..mechanisms import Mechanism, Score
@@ -91,25 +90,28 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
     def _by_edges(
         self, keys: Tensor, queries: Tensor, values: Tensor, positions: Any, edges: Tensor, size: tuple[int, int]
     ) -> Tensor:
-        both, of_source, into = _ends(edges, size)
-
-        def difference(source: Tensor, target: Tensor) -> Tensor:
-            return spmm(torch.cat([-source, target]), None, both)  # (E, *)
-
-        delta = self.pos_nn(difference(*positions))
-        score = difference(keys, queries) + delta
+        both, all_rows, into = _ends(edges, size)
+        source, target = positions
+        delta = self.pos_nn(spmm(torch.cat([-source, target]), None, both))
+        score, values = spmm(torch.cat([-keys, queries, values]), None, all_rows).chunk(2)
+        score = score + delta
         score = score if self.attn_nn is None else self.attn_nn(score)
         A = weigh(self.conv, score, torch.zeros_like(queries), into)
-        return apply_weights(self.conv, spmm(values, None, of_source) + delta, A)
+        return apply_weights(self.conv, values + delta, A)
 
 
 @once
 def _ends(edges: Tensor, size: tuple[int, int]) -> tuple[Pattern, Pattern, Tensor]:
-    """From both ends to edges, where the targets follow the sources; from sources to edges; from edges to targets."""
+    """From sources, and targets behind them, to edges; the same, and from sources once more, behind both, to edges
+    behind the first; from edges to targets.
+    """
     graph = read_graph(edges, size=size, dtype=torch.float32, device=edges.device)  # which checks the indices
-    source, target, each = graph.source, graph.target, torch.arange(graph.E, device=edges.device)
-    both = Pattern(torch.cat([source, target + size[0]]), torch.cat([each, each]), sum(size), graph.E)
-    return both, gather_pattern(source, size[0]), torch.stack([each, edges[1]])
+    source, target, E = graph.source, graph.target + size[0], graph.E
+    each = torch.arange(E, device=edges.device)
+    both = Pattern(torch.cat([source, target]), torch.cat([each, each]), sum(size), E)
+    rows = torch.cat([source, target, source + sum(size)])
+    all_rows = Pattern(rows, torch.cat([each, each, each + E]), sum(size) + size[0], 2 * E)
+    return both, all_rows, torch.stack([each, edges[1]])
 
 
 class EdgeChannels(Mechanism):
