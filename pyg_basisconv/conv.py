@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import UninitializedParameter
-from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
 from .basis import Basis, BoundBasis, check_bases
@@ -21,22 +20,22 @@ from .bound import ContentStep
 from .cache import Witness, drop_oldest
 from .content import Inputs
 from .costs import Problem
-from .errors import call_it, check_arguments, check_flags, refuse_arguments, reject
+from .errors import call_it, check_flags, refuse_arguments, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
+from .messages import Messages
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable, with_plain
 from .printing import arguments
 from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, witness
-from .sparse import Sparse
 from .theta import Theta, default
 from .theta.base import KNOWN, Step, for_batches, param
 
 _BATCH = 1 << 16  # numbers of a batch up to which copying it costs less than evaluating the order in several steps
 
 
-class BasisConv(MessagePassing):
+class BasisConv(Messages):
     r"""Convolution on any structure: :math:`y = \sum_k A_k^\top x \, \Theta_k + b`.
 
     The basis A says which structure, the parameter Theta what is learnt, and the plan in which order the product is
@@ -95,18 +94,7 @@ class BasisConv(MessagePassing):
         cached: bool = False,
         **kwargs: Any,
     ) -> None:
-        check_arguments(kwargs)
-        kwargs.setdefault("aggr", "add")
-        if kwargs["aggr"] not in ("add", "sum"):
-            reject("aggr", "'add'", repr(kwargs["aggr"]), "a mean is in the basis: bases.Adjacency('mean')")
-        if kwargs.get("node_dim", -2) != -2:
-            reject("node_dim", "-2", kwargs["node_dim"], "move the nodes to the axis before the last")
         super().__init__(**kwargs)
-        self._observers = (
-            *(self._propagate_forward_pre_hooks, self._propagate_forward_hooks),
-            *(self._message_forward_pre_hooks, self._message_forward_hooks),
-            *(self._aggregate_forward_pre_hooks, self._aggregate_forward_hooks),
-        )
         if isinstance(in_channels, Basis):
             reject("in_channels", "a width", in_channels, "the order is BasisConv(in_channels, out_channels, basis)")
         check_bases(basis)
@@ -135,8 +123,6 @@ class BasisConv(MessagePassing):
         if basis.reads_content:
             basis.complete(*widths, self.theta.inner)
         self.order, self.cached = order, cached
-        self._alpha: Tensor | None = None
-        self.fuse = True  # False takes the message passing path, as in PyG
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_channels)) if bias else None)
         self.serial = compiled.serial_number(self)
         self._programs = Programs()
@@ -365,11 +351,6 @@ class BasisConv(MessagePassing):
         """Whether the width of the parameter is not known before the first call."""
         return isinstance(self.theta.reference, UninitializedParameter)
 
-    @property
-    def is_explained(self) -> bool:
-        """Whether an explainer has set a mask on it."""
-        return bool(self.explain)
-
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
         """The result of a call, in the memory format of `fake_result`."""
         return y.contiguous()
@@ -402,8 +383,7 @@ class BasisConv(MessagePassing):
     def _contracted(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
         theta, bias, problem = self.theta, self.bias, chosen.problem
         if problem.messages:
-            self._alpha = family.alpha if self._message_forward_hooks else None
-            family = family.map(lambda part: part.via(self._by_messages))
+            family = self.with_messages(family)
         found = ORDERS[chosen.order].run(family, inputs, bias, chosen.chosen.form, problem.cached)
         if found is None:
             return self._contracted(inputs, family, self._choose(inputs, family))
@@ -432,61 +412,9 @@ class BasisConv(MessagePassing):
             )
         return replace(exact, hint=sparser(exact, call.x))
 
-    # PyG's inspector reads this signature, and knows Optional but not the bar.
-    def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
-        """The message along an edge of one basis matrix."""
-        return x_j if weight is None else weight.unsqueeze(-1) * x_j
-
-    def _by_messages(self, matrix: Sparse, x: Tensor) -> Tensor:
-        """A^T x for one sparse matrix, as PyG's message passing."""
-        pattern = matrix.pattern
-        edge_index = torch.stack([pattern.source.long(), pattern.target.long()])
-        size = (pattern.M, pattern.N)
-        if self.flow == "target_to_source":
-            edge_index, size = edge_index.flip(0), size[::-1]
-        y: Tensor = self.propagate(edge_index, size=size, x=x, weight=matrix.weight)
-        self._alpha = None  # PyG's AttentionExplainer reads it once
-        return y
-
-    def explain_message(self, inputs: Tensor, dim_size: Optional[int]) -> Tensor:  # noqa: UP045
-        """The messages unchanged, as edges are masked when the basis is bound."""
-        return inputs
-
-    @property
-    def _explained_otherwise(self) -> bool:
-        """Whether `explain_message` was replaced, as PyG's GraphMaskExplainer does."""
-        return getattr(self.explain_message, "__func__", None) is not BasisConv.explain_message
-
-    @property
-    def numbers_edges(self) -> bool:
-        """Whether there are hooks on messages, which may read the weights of attention by edge."""
-        return bool(self._message_forward_hooks)
-
-    def masked(self, graph: Graph) -> Graph:
-        """The graph with the mask that an explainer has set for its edges."""
-        if not self.explain or self._explained_otherwise:
-            return graph
-        mask, E = self._edge_mask, graph.source.numel()
-        if mask is None:
-            reject("explain", "a mask, where it is True", None, "call an Explainer, or set explain = None")
-        if self._apply_sigmoid:
-            mask = mask.sigmoid()
-        given = mask.numel()
-        if given != E and self._loop_mask is not None:  # the caller of the layer has removed loops, or replaced them
-            mask = mask[self._loop_mask]
-            mask = torch.cat([mask, mask.new_ones(graph.N if mask.numel() + graph.N == E else 0)])
-        if mask.numel() != E:
-            fix = "set explain = False on layers that have edges of their own"
-            reject("edge_index", f"the {given} edges that are explained", E, fix)
-        return graph.masked(mask)
-
-    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """Does nothing: PyG would generate a module from this source for each layer, which nothing here needs."""
-        cls = type(self)
-        cls._orig_propagate = cls._jinja_propagate = cls.propagate
-
     @property
     def _fused(self) -> bool:
+        """Whether no messages are asked for, see `Messages`."""
         if not self.fuse or self._decomposed_layers != 1 or any(self._observers):
             return False
         return not (self._explain and self._explained_otherwise)
