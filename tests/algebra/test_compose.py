@@ -251,6 +251,7 @@ def test_structures_stay() -> None:
         (bases.Identity(), bases.Relations(3), bases.Relations(3)),
         (bases.Adjacency(), bases.Adjacency(), bases.Mix([0, 0, 1], bases.Powers(3, bases.Adjacency()))),
         (bases.Window(None, (5, 5), padding=2), bases.Window(None, (3, 3)), bases.Window(None, (7, 7), padding=2)),
+        (bases.Window(None, 3, dilation=2), bases.Window(None, 2, dilation=2), bases.Window(None, 4, dilation=2)),
         (W(["a", "b"], ["a", "b"]), W(["^a"], ["a", "b"]), W(["a.^a", "b.^a"], ["a", "b"])),
         (W(["a|b"], ["a", "b"]), W(["^a"], ["a", "b"]), W(["(a|b).^a"], ["a", "b"])),
         (W(["a"], ["a"], norm="row"), W(["a"], ["a"]), W(["a"], ["a"], norm="row") @ W(["a"], ["a"])),

@@ -519,6 +519,8 @@ def test_layers_of_a_model_share_what_was_found() -> None:
     assert first is second
     assert first is not other
     assert first.edge_set.pairs is other.edge_set.pairs
+    arguments["edge_weight"] = 2 * arguments["edge_weight"]  # as weights that learn have changed in the next call
+    assert bases.Relations(3, "row").bind(**arguments).edge_set.pairs is other.edge_set.pairs
 
 
 @pytest.mark.parametrize("turned", [False, True])
