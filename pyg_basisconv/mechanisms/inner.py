@@ -13,6 +13,7 @@ from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, EdgeProductScores, Pattern, ProductScores, Valued, edge_products, hidden, inner
 from ..kernels.activations import Activation
 from ..kernels.multihead import HELD
+from ..kernels.onepass import one_pass_fits
 from ..portable import portable
 from ..theta.base import param, project
 from ..theta.heads import split_heads
@@ -217,20 +218,26 @@ class Dot(Mechanism):
         if not portable() and key.shape[:-2] == query.shape[:-2] == content.batch:
             if not self.edge_dim:
                 return ProductRows(key, query, H)
-            if self.mix != "cross" and not content.batch and entries.E * H * dim <= HELD:
-                return self._at_few_entries(content, entries, key, query, scale)
+            found = None if content.batch else self._in_rows(content, entries, key, query, scale)
+            if found is not None:
+                return found
         key, query = split_heads(key, H), split_heads(query, H)
         score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, H) for t in (key, query)))
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)
 
-    def _at_few_entries(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
-        """The scores where keys and queries of all entries may be stored."""
+    def _in_rows(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score | None:
+        """The scores node-major; None where they would store keys and queries of many entries."""
         edge_rows(content, entries, self.edge_dim)  # checks their width
         H, map = len(self.key_edge), Affine(param(self, "key_edge"))
+        few = entries.E * key.shape[-1] <= HELD
         if self.mix == "key":
-            return EdgeProductRows(key, query, content.mapped_edges(entries, map), H, entries.pattern)
+            in_rows = EdgeProductRows(key, query, content.mapped_edges(entries, map), H, entries.pattern)
+            form = EdgeProductScores().form(in_rows.rows, H)
+            return in_rows if few or one_pass_fits(form, key.device, entries.E) else None
+        if self.mix == "cross" or not few:
+            return None
         of_key = content.edge_products(entries, map)
         of_query = content.edge_products(entries, Affine(param(self, "query_edge"))) * scale
         return TermRows(entry=edge_products(H, entries.pattern, upcast(key), upcast(query), of_key, of_query))

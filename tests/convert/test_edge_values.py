@@ -29,6 +29,7 @@ def take_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is stored at all edges, and no kernel adds their values."""
     for name in ("inner", "outer"):
         monkeypatch.setattr(f"pyg_basisconv.mechanisms.{name}.HELD", 0)
+        monkeypatch.setattr(f"pyg_basisconv.mechanisms.{name}.one_pass_fits", lambda *_: False)
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BoundAttention.adds_values", False)
 
 

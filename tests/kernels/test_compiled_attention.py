@@ -373,30 +373,37 @@ def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
         check(case)
 
 
+MECHANISMS = ["mechanisms.inner", "mechanisms.outer"]
+
+
 def test_large_graphs_hold_nothing_of_the_size_of_all_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GAT, GATv2 and products go in one step on graphs that torch's way takes head by head."""
+    """GAT, GATv2 and products, these with features of edges too, go in one step, which torch takes head by head."""
     torch.manual_seed(0)
+    fits = [f"pyg_basisconv.{module}.one_pass_fits" for module in ("bases.bound_attention", *MECHANISMS)]
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 10)
-    monkeypatch.setattr("pyg_basisconv.mechanisms.outer.HELD", 10)
+    for module in MECHANISMS:
+        monkeypatch.setattr(f"pyg_basisconv.{module}.HELD", 10)
     calls, real = [], onepass.Attend.forward
     monkeypatch.setattr(onepass.Attend, "forward", lambda self, *a, **k: (calls.append(a), real(self, *a, **k))[1])
-    edges, x = torch.randint(20, (2, 60)), torch.randn(20, 8, dtype=torch.float64)
+    edges, x, z = torch.randint(20, (2, 60)), torch.randn(20, 8).double(), torch.randn(60, 3).double()
     for score in (
         mechanisms.Additive(projected=True).then(nn.LeakyReLU(0.2)),
         mechanisms.MLP(projected=True, activation=nn.LeakyReLU(0.2)),
         mechanisms.Dot(4),
+        mechanisms.Dot(4, edge_dim=3),
     ):
+        given = {"edge_attr": z} if getattr(score, "edge_dim", 0) else {}
         conv = BasisConv(8, 6, bases.Attention(2, score, bases.Adjacency()), theta.Heads()).double()
         calls.clear()
-        y = conv(x, edges)
+        y = conv(x, edges, **given)
         assert calls, score
         with monkeypatch.context() as m:
-            m.setattr("pyg_basisconv.bases.bound_attention.one_pass_fits", lambda *_: False)
-            m.setattr("pyg_basisconv.mechanisms.outer.one_pass_fits", lambda *_: False)
+            for name in fits:
+                m.setattr(name, lambda *_: False)
             calls.clear()
             again = BasisConv(8, 6, bases.Attention(2, score, bases.Adjacency()), theta.Heads()).double()
             again.load_state_dict(conv.state_dict())
-            torch.testing.assert_close(again(x, edges), y)
+            torch.testing.assert_close(again(x, edges, **given), y)
             assert not calls, score
 
 
