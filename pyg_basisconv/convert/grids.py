@@ -293,13 +293,17 @@ class ToChannels(ConvertedGrid):
     Args:
         window: of the taps.
         flat: whether the result has the grid in one axis.
+        factor: of which the sides of the grid have to be multiples.
     """
 
-    def __init__(self, window: Window, flat: bool = False) -> None:
+    def __init__(self, window: Window, flat: bool = False, factor: int = 1) -> None:
         super().__init__(-1, -1, window, Pass(combine="concat"), bias=False)
-        self.flat = flat
+        self.flat, self.factor = flat, factor
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+        if any(n % self.factor for n in input.shape[-2:]):
+            fix = "crop or pad it"
+            reject("input", f"sides that are multiples of {self.factor}", tuple(input.shape[-2:]), fix)
         y = self._images(input).unflatten(-3, (self.basis.K, -1)).transpose(-4, -3).flatten(-4, -3)
         return y.flatten(-2) if self.flat else y
 
@@ -347,7 +351,8 @@ def fold(layer: Any) -> nn.Module:
 @rule(nn.PixelUnshuffle, "pixels to channels", [{"downscale_factor": 1}], alone=True)
 def unshuffle(layer: Any) -> nn.Module:
     """Windows that do not overlap, whose taps are concatenated."""
-    return ToChannels(Window(None, (layer.downscale_factor,) * 2, layer.downscale_factor))
+    factor = layer.downscale_factor
+    return ToChannels(Window(None, (factor,) * 2, factor), factor=factor)
 
 
 @rule(nn.PixelShuffle, "channels to pixels", [{"upscale_factor": 1}], alone=True)

@@ -13,6 +13,7 @@ from torch_geometric.nn.models.schnet import CFConv
 from ..cache import once
 from ..content import Content
 from ..entries import Entries
+from ..errors import reject, shape_or_type
 from ..kernels import Pattern, spmm
 from ..mechanisms import Mechanism, Score
 from ..mechanisms.edges import edge_features, edge_rows
@@ -23,7 +24,7 @@ from .attention import apply_weights, attention_conv, weigh
 from .build import check_initialized, check_sum, fill
 from .composite import GraphLayer
 from .edges import count_edges, read_edges, sums_of
-from .layers import both, pair, unpaired
+from .layers import both, parts_of, unpaired
 from .operator_module import OperatorModule
 from .registry import combinations, rule, turned_round
 
@@ -69,10 +70,13 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
 
     def compute(self, x: Any, pos: Any, edge_index: Any) -> Tensor:
         forward = self.flow == "source_to_target"
-        positions: Any = pair(pos if forward else unpaired(pos))
+        positions: Any = parts_of(pos if forward else unpaired(pos))
         source, target = both(x, "PointTransformerConv")
         size = source.shape[0], target.shape[0]
-        count = min(p.shape[0] for p in positions)
+        for rows, p in zip(size, positions, strict=True):
+            if not isinstance(p, Tensor) or p.shape[:1] != (rows,):
+                reject("pos", f"{rows} positions, as x has rows", shape_or_type(p), "give each node one")
+        count = min(size)
         edges = read_edges(edge_index, self.flow, count if self.add_self_loops else None, size).edge_index
         edges = edges if forward else edges.flip(0)
         keys, queries, values = self.lin_src(source), self.lin_dst(target), self.lin(source)

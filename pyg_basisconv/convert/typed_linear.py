@@ -50,6 +50,9 @@ def _gathered(x: Tensor, weight: Tensor, bias: Tensor | None, kinds: Tensor) -> 
 @with_plain(_gathered)
 def _sorted(x: Tensor, weight: Tensor, bias: Tensor | None, kinds: Tensor) -> Tensor:
     """The rows of each type in one product."""
+    if kinds.shape != x.shape[-2:-1]:
+        fix = "give each node one"
+        reject("node_type", f"one type per node, shape ({x.shape[-2]},)", tuple(kinds.shape), fix)
     order, place, counts = _by_type(kinds, len(weight))
     rows = x if order is None else x.index_select(-2, order)
     biases = [None] * len(weight) if bias is None else bias.unbind(0)

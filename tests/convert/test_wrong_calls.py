@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch_geometric.nn import GeneralConv, HGTConv, RGATConv
+from torch import Tensor, nn
+from torch_geometric.nn import GeneralConv, HEATConv, HGTConv, PointTransformerConv, RGATConv
 
 from pyg_basisconv import convert
 from pyg_basisconv.verify import N, P, Q, drawn, features, graph, made
@@ -98,3 +98,29 @@ def test_nodes_that_another_type_has(row: int, value: int) -> None:
     for kind in edges:
         with pytest.raises(ValueError, match=r"^edge_index: expected (source|target) indices"):
             layer(x, {**edges, kind: changed(row, value)(edges[kind])})
+
+
+@pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
+def test_one_position_for_all_points(flow: str) -> None:
+    (edge_index, _), x, pos = graph(), features(N, P), features(N, 3)
+    layer = convert(drawn(PointTransformerConv(P, Q, flow=flow)))
+    assert layer(x, pos, edge_index).shape == (N, Q)
+    for wrong in (pos[:1], pos[1:], torch.cat([pos, pos]), None, (pos[:1], pos[:1]), (pos, None)):
+        with pytest.raises(ValueError, match=r"^(pos|x): expected "):
+            pytest.fail(f"{wrong}: {layer(x, wrong, edge_index)}")
+
+
+def test_types_of_nodes() -> None:
+    layer, x = convert(drawn(HEATConv(P, Q, 2, 3, 2, 3, 5))), features(N, P)
+    kind, edges, about = torch.arange(N) % 2, torch.tensor([[0, 1], [1, 2]]), (torch.tensor([0, 2]), features(2, 3))
+    assert layer(x, edges, kind, *about).shape == (N, Q)
+    for wrong in (kind[:1], kind[1:], torch.cat([kind, kind]), kind.view(-1, 1), kind + 1, -kind):
+        with pytest.raises(ValueError, match=r"^node_type: expected "):
+            pytest.fail(f"{wrong}: {layer(x, edges, wrong, *about)}")
+
+
+def test_sides_that_windows_do_not_cover() -> None:
+    layer, x = convert(nn.PixelUnshuffle(2)), features(2, 3, 6, 7)
+    with pytest.raises(ValueError, match=r"^input: expected sides that are multiples of 2, got \(6, 7\)"):
+        layer(x)
+    torch.testing.assert_close(layer(x[..., :-1]), nn.PixelUnshuffle(2)(x[..., :-1]))
