@@ -1,5 +1,6 @@
 """Rows of training on batches of small graphs: a model of PyG's layers against its conversion."""
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,8 +10,11 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
+from pyg_basisconv import convert
+from pyg_basisconv.nn import GINConv
+
 from .loaders import CLASSES, LoadedRow, StepsRow, Training
-from .networks import gin
+from .networks import gin, normed_gin
 from .result import Bench, Row, Target, one_thread
 
 FEATURES, HEADS, GRAPHS, TOGETHER = 16, 8, 512, 32
@@ -50,24 +54,35 @@ def called(batch: Batch) -> tuple[Any, ...]:
     return batch.x, batch.edge_index, batch.batch, batch.num_graphs
 
 
-LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
-    "GCN": pyg.GCNConv,
-    "GraphConv": pyg.GraphConv,
-    "GIN": gin,
-    "GAT": lambda P, Q: pyg.GATConv(P, Q // HEADS, HEADS),
-}
+def as_drop_ins(model: nn.Module) -> nn.Module:
+    """A copy of a model of GINConv, with the layers of `pyg_basisconv.nn`."""
+    ours: Any = copy.deepcopy(model)
+    ours.layers = nn.ModuleList([GINConv(layer.nn) for layer in ours.layers])
+    ours.load_state_dict(model.state_dict())  # GINConv resets its network
+    return ours
+
+
+# A name, what makes a layer of PyG, and what makes ours of the model.
+LAYERS: list[tuple[str, Callable[[int, int], nn.Module], Callable[[nn.Module], nn.Module]]] = [
+    ("GCN", pyg.GCNConv, convert),
+    ("GraphConv", pyg.GraphConv, convert),
+    ("GIN", gin, convert),
+    ("GIN with batch norms, of nn", normed_gin, as_drop_ins),
+    ("GAT", lambda P, Q: pyg.GATConv(P, Q // HEADS, HEADS), convert),
+]
 
 
 def batch_rows() -> list[Row]:
     """Steps on batches in memory, with new edges in each step; and epochs with a loader."""
     rows: list[Row] = []
-    for name, layer in LAYERS.items():
+    for name, layer, to_ours in LAYERS:
         training = Training(
             f"{name} on batches of {TOGETHER} small graphs",
             lambda P, width, layer=layer: Pooled(layer, P, width),
             molecules,
             ["edge_index"],
             called,
+            convert=to_ours,
         )
         rows += [StepsRow(training, Target(1)), LoadedRow(training, Target(1), most=None)]
     return [one_thread(row) for row in rows]

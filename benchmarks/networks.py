@@ -15,6 +15,11 @@ def gin(P: int, Q: int) -> nn.Module:
     return pyg.GINConv(network(P, Q, Q))
 
 
+def normed_gin(P: int, Q: int) -> nn.Module:
+    """With a batch norm in its network, as it is commonly used."""
+    return pyg.GINConv(nn.Sequential(nn.Linear(P, Q), nn.BatchNorm1d(Q), nn.ReLU(), nn.Linear(Q, Q)))
+
+
 def nn_conv(P: int, Q: int, dim: int) -> nn.Module:
     return pyg.NNConv(P, Q, network(dim, P * Q, 32))
 
