@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -76,7 +75,7 @@ def drop_expired(store: "dict[Hashable, Entry]") -> None:
 
     (Until its weak references are gone, no other storage gets the address of a deleted one.)
     """
-    for key in list(islice(store, _CHECKED)):  # a copy of the keys, as other threads may add to them
+    for key in list(store)[:_CHECKED]:  # a copy of the keys, as other threads may add to them
         entry = store.pop(key, None)
         if entry is not None and not entry.witness.expired:
             store[key] = entry
@@ -86,7 +85,7 @@ def drop_expired(store: "dict[Hashable, Entry]") -> None:
 def drop_oldest(store: dict[Any, Any], limit: int) -> None:
     """Drops the oldest entries beyond a limit; other threads may do so at the same time."""
     if len(store) > limit:
-        for key in list(islice(store, len(store) - limit)):
+        for key in list(store)[:-limit]:
             store.pop(key, None)
 
 
