@@ -13,6 +13,7 @@ from pyg_basisconv import convert
 from .compare import assert_close, assert_same_gradients, step
 from .contest import Arguments, best, checked, measure
 from .data import random_graph
+from .drop_ins import LAYERS, DropIn
 from .layers import lay_out
 from .measure import Effort, Work
 from .networks import cf_conv, gatv2_on_edges, general, gmm_conv, heat, nn_conv, point_transformer, transformer_on_edges
@@ -20,6 +21,7 @@ from .result import Bench, Result, Row, Target, in_double, one_thread
 
 WIDTH, HEADS, RELATIONS, DIM = 64, 8, 4, 4
 SIZES = [(640, 1_280), (3_000, 12_000)]  # nodes and edges
+TINY = 100, 400
 IN_DOUBLE = (
     "GCNConv",
     "SAGEConv",
@@ -86,13 +88,14 @@ def all_typed(drawn: Drawn, edges: Arguments) -> Arguments:
 
 
 class NewGraphRow(NamedTuple):
-    """Forward and backward. given: what the layer reads besides x."""
+    """Forward and backward. given: what the layer reads besides x. convert: makes ours of the layer."""
 
     layer: str
     make: Callable[[], nn.Module]
     target: Target
     size: tuple[int, int]
     given: Given = plain
+    convert: Callable[[nn.Module], nn.Module] = convert
     devices: tuple[str, ...] = ("cpu", "cuda")
 
     @property
@@ -104,7 +107,7 @@ class NewGraphRow(NamedTuple):
         N, E = (n // 10 if bench.quick else n for n in self.size)
         torch.manual_seed(0)
         peer = self.make().to(bench.device)
-        ours = checked(convert(peer))
+        ours = checked(self.convert(peer))
         pool = [Drawn.of(N, E, seed).to(bench.device) for seed in range(POOL)]
         gradient = torch.randn(N, WIDTH, device=bench.device)
 
@@ -142,7 +145,7 @@ class NewGraphRow(NamedTuple):
             assert_close(found[0], expected[0], f"{name}: the value")
             assert_close(found[1], expected[1], f"{name}: the gradient of x")
             twin = self.make().to(gradient.device)
-            assert_same_gradients(twin, convert, expected[2:], found[2:], name)
+            assert_same_gradients(twin, self.convert, expected[2:], found[2:], name)
 
 
 def new_graph_rows() -> list[Row]:
@@ -182,6 +185,13 @@ def new_graph_rows() -> list[Row]:
         for size in SIZES
         for name, make, target, given in layers
     ]
+    drop_ins = [DropIn(name, WIDTH) for name in LAYERS]
+    rows += [
+        one_thread(NewGraphRow(one.name, one.make, same, size, convert=one.convert))
+        for size in (TINY, SIZES[0])
+        for one in drop_ins
+    ]
+    rows += [one_thread(NewGraphRow(name, make, same, TINY)) for name, make, _ in on_edges if name in LAYERS]
     double = [layer for layer in layers if layer[0] in IN_DOUBLE]
     return rows + [
         one_thread(in_double(NewGraphRow(name, make, same, SIZES[-1], given))) for name, make, _, given in double

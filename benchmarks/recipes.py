@@ -14,7 +14,7 @@ from pyg_basisconv.nn import GATConv
 
 from .contest import Arguments, Contest
 from .data import Graph
-from .networks import PAN, cf_conv, general, heat, point_transformer
+from .networks import PAN, cf_conv, gatv2_on_edges, general, heat, point_transformer, transformer_on_edges
 from .result import Bench, Result, Row, Target, one_thread
 
 WIDTH, TYPES, DIM = 64, 3, 8
@@ -132,12 +132,12 @@ OTHERS: list[Layer] = [
     ("CFConv of SchNet", lambda: cf_conv(W, DIM), with_distances),
     ("EGConv", lambda: pyg.EGConv(W, W), plain),
     ("FiLMConv, 3 relations, linear", lambda: pyg.FiLMConv(W, W, TYPES, act=None), with_types),
-    ("GATv2Conv 8 heads, edge features", lambda: pyg.GATv2Conv(W, W // 8, 8, edge_dim=DIM), with_features),
+    ("GATv2Conv 8 heads, edge features", lambda: gatv2_on_edges(W, W, DIM), with_features),
     ("GatedGraphConv, 2 layers", lambda: pyg.GatedGraphConv(W, 2), plain),
     ("GeneralConv, 4 heads, edge features", lambda: general(W, W, DIM), with_features),
     ("HEATConv, 2 heads", lambda: heat(W, W, TYPES, DIM), with_all_types),
     ("MFConv", lambda: pyg.MFConv(W, W), plain),
-    ("TransformerConv 8 heads, edge features", lambda: pyg.TransformerConv(W, W // 8, 8, edge_dim=DIM), with_features),
+    ("TransformerConv 8 heads, edge features", lambda: transformer_on_edges(W, W, DIM), with_features),
 ]
 
 
