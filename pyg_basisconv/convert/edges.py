@@ -131,7 +131,8 @@ def _edges_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_loops(edges: Tensor, count: int) -> CallEdges:
     """The edges without their loops, followed by one loop for each node."""
-    check_edges(edges)
+    if edges.dtype is not torch.int64 or edges.dim() != 2 or edges.shape[0] != 2:  # others need no second look
+        check_edges(edges)
     nodes = torch.arange(count, dtype=edges.dtype, device=edges.device)
     kept = (edges[0] != edges[1]).nonzero().squeeze(1)
     return CallEdges(torch.cat([edges.index_select(1, kept), nodes.expand(2, count)], 1), kept=kept)
