@@ -229,15 +229,15 @@ class Dot(Mechanism):
 
     def _in_rows(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score | None:
         """The scores node-major; None where they would store keys and queries of many entries."""
+        few = entries.E * key.shape[-1] <= HELD
+        if self.mix == "cross" or (self.mix == "both" and not few):
+            return None
         edge_rows(content, entries, self.edge_dim)  # checks their width
         H, map = len(self.key_edge), Affine(param(self, "key_edge"))
-        few = entries.E * key.shape[-1] <= HELD
         if self.mix == "key":
             in_rows = EdgeProductRows(key, query, content.mapped_edges(entries, map), H, entries.pattern)
             form = EdgeProductScores().form(in_rows.rows, H)
             return in_rows if few or one_pass_fits(form, key.device, entries.E) else None
-        if self.mix == "cross" or not few:
-            return None
         of_key = content.edge_products(entries, map)
         of_query = content.edge_products(entries, Affine(param(self, "query_edge"))) * scale
         return TermRows(entry=edge_products(H, entries.pattern, upcast(key), upcast(query), of_key, of_query))

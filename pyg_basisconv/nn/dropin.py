@@ -15,9 +15,7 @@ from ..convert.registry import METHODS, Unchanged, share_rule
 from ..errors import reject
 from .evaluator import Evaluator, Moved
 
-# How names begin of attributes that change no evaluation, or that each call reads. SuperGATConv keeps what its loss is
-# made of in att_x and att_y.
-_UNWATCHED = ("training", "_", "att_x", "att_y")
+_UNWATCHED = ("training", "_")  # how names begin of attributes that change no evaluation, or that each call reads
 
 
 class _Evaluators(threading.local):
@@ -156,7 +154,10 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
             return y
         evaluator = self._evaluator()
         if evaluator is None or evaluator.observed or (self.training and evaluator.draws_otherwise(args, kwargs)):
-            return own_forward(self, *args, **kwargs)
+            kept = self._evaluators
+            y = own_forward(self, *args, **kwargs)
+            vars(self)["_evaluators"] = kept  # what it sets, as SuperGATConv what its loss is made of, is no option
+            return y
         try:
             return evaluator(self, args, kwargs)
         except Moved:
