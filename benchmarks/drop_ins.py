@@ -1,6 +1,7 @@
 """Layers of `pyg_basisconv.nn` in the place of PyG's: what users have who change one import."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -18,16 +19,21 @@ LAYERS: dict[str, Callable[[Any, int], nn.Module]] = {  # made of a library's la
 
 
 class DropIn:
-    """One of these layers: PyG's, and ours of it. width: of the features."""
+    """A layer of PyG, and that of `pyg_basisconv.nn` in its place. make_of: makes it of a library."""
 
-    def __init__(self, name: str, width: int) -> None:
-        self.name, self._make, self._width = f"{name}, of nn", LAYERS[name], width
+    def __init__(self, make_of: Callable[[Any], nn.Module]) -> None:
+        self.make_of = make_of
 
     def make(self) -> nn.Module:
-        return self._make(pyg, self._width)
+        return self.make_of(pyg)
 
     def convert(self, layer: nn.Module) -> nn.Module:
-        """The layer of `pyg_basisconv.nn` with the parameters of PyG's."""
-        ours = self._make(of_nn, self._width)
+        """Ours, with the parameters of PyG's."""
+        ours = self.make_of(of_nn)
         ours.load_state_dict(layer.state_dict())
         return ours.to(next(layer.parameters()))
+
+
+def drop_ins(width: int) -> list[tuple[str, DropIn]]:
+    """The layers above, with names of their rows."""
+    return [(f"{name}, of nn", DropIn(partial(make, width=width))) for name, make in LAYERS.items()]

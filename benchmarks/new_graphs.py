@@ -13,7 +13,7 @@ from pyg_basisconv import convert
 from .compare import assert_close, assert_same_gradients, step
 from .contest import Arguments, best, checked, measure
 from .data import random_graph
-from .drop_ins import LAYERS, DropIn
+from .drop_ins import LAYERS, drop_ins
 from .layers import lay_out
 from .measure import Effort, Work
 from .networks import cf_conv, gatv2_on_edges, general, gmm_conv, heat, nn_conv, point_transformer, transformer_on_edges
@@ -185,11 +185,10 @@ def new_graph_rows() -> list[Row]:
         for size in SIZES
         for name, make, target, given in layers
     ]
-    drop_ins = [DropIn(name, WIDTH) for name in LAYERS]
     rows += [
-        one_thread(NewGraphRow(one.name, one.make, same, size, convert=one.convert))
+        one_thread(NewGraphRow(name, one.make, same, size, convert=one.convert))
         for size in (TINY, SIZES[0])
-        for one in drop_ins
+        for name, one in drop_ins(WIDTH)
     ]
     rows += [one_thread(NewGraphRow(name, make, same, TINY)) for name, make, _ in on_edges if name in LAYERS]
     double = [layer for layer in layers if layer[0] in IN_DOUBLE]

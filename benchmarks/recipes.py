@@ -10,10 +10,10 @@ from torch_geometric import nn as pyg
 from torch_geometric.typing import WITH_TORCH_SPARSE
 
 from pyg_basisconv import convert
-from pyg_basisconv.nn import GATConv
 
 from .contest import Arguments, Contest
 from .data import Graph
+from .drop_ins import DropIn
 from .networks import PAN, cf_conv, gatv2_on_edges, general, heat, point_transformer, transformer_on_edges
 from .result import Bench, Result, Row, Target, one_thread
 
@@ -104,16 +104,7 @@ class Seeded(nn.Module):
         return self.conv(*args)
 
 
-def dropping() -> nn.Module:
-    return Seeded(pyg.GATConv(WIDTH, WIDTH // 8, heads=8, dropout=0.6))
-
-
-def as_drop_in(module: nn.Module) -> nn.Module:
-    """With the layer of `pyg_basisconv.nn` in the place of PyG's."""
-    ours = Seeded(GATConv(WIDTH, WIDTH // 8, heads=8, dropout=0.6))
-    ours.load_state_dict(module.state_dict())
-    return ours
-
+DROPPING = DropIn(lambda library: Seeded(library.GATConv(WIDTH, WIDTH // 8, heads=8, dropout=0.6)))
 
 Layer = tuple[str, Callable[[], nn.Module], Callable[[Graph], Arguments]]
 W = WIDTH
@@ -147,8 +138,8 @@ def recipe_rows() -> list[Row]:
         *(RecipeRow(*layer, "medium", Target(3)) for layer in POINTS),
         *(RecipeRow(*layer, "medium", Target(1)) for layer in OTHERS),
         *(
-            RecipeRow(f"GATConv 8 heads, dropout 0.6, {note}", dropping, plain, size, Target(1), ours)
-            for note, ours in (("converted", convert), ("of nn", as_drop_in))
+            RecipeRow(f"GATConv 8 heads, dropout 0.6, {note}", DROPPING.make, plain, size, Target(1), ours)
+            for note, ours in (("converted", convert), ("of nn", DROPPING.convert))
             for size in ("Cora", "large")
         ),
     ]

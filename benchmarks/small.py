@@ -15,7 +15,7 @@ from pyg_basisconv import convert
 from .compare import assert_close
 from .contest import Arguments, Contest
 from .data import random_graph
-from .drop_ins import LAYERS, DropIn
+from .drop_ins import drop_ins
 from .layers import lay_out
 from .measure import Effort
 from .networks import (
@@ -245,8 +245,7 @@ IN_EVALUATION = Call("MultiheadAttention in evaluation", lambda: Attended(True).
 def small_rows() -> list[Row]:
     """Forward, and forward with backward; torch's attention without gradients is one kernel in evaluation mode."""
     both = (False, True)
-    drop_ins = [DropIn(name, WIDTH) for name in LAYERS]
-    calls = [*CALLS, *(Call(one.name, one.make, on_graph, 1, 1, convert=one.convert) for one in drop_ins)]
+    calls = [*CALLS, *(Call(name, one.make, on_graph, 1, 1, convert=one.convert) for name, one in drop_ins(WIDTH))]
     rows = [SmallRow(call, backward) for call in calls for backward in both if call.learns or not backward]
     rows += [SmallRow(call, backward, csr=True) for call in CALLS[:3] for backward in both]
     double = [call._replace(forward=1, both=1) for call in CALLS if call.name in IN_DOUBLE]
