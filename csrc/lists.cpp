@@ -267,6 +267,25 @@ struct Entries {
   }
 };
 
+// The lists of a sequence, and how many entries they have together, -1 with an error where they cannot be read; `within`
+// becomes false where an index is out of range, or weights are not of `width` bytes.
+int64_t take_lists(PyObject* given, int64_t K, int64_t M, int64_t N, int width, std::vector<Entries>& lists,
+                   bool& within) {
+  const Py_ssize_t L = PySequence_Size(given);
+  if (L < 0) return -1;
+  lists = std::vector<Entries>(L);
+  int64_t E = 0;
+  for (Py_ssize_t i = 0; i < L; ++i) {
+    PyObject* list = PySequence_GetItem(given, i);
+    const bool taken = list != nullptr && lists[i].take(list);
+    Py_XDECREF(list);  // its arrays stay, as buffers
+    if (!taken) return -1;
+    within &= lists[i].fits(K, M, N, width);
+    E += lists[i].source.size();
+  }
+  return E;
+}
+
 // Where the entries of a list begin and end, among K members of each node at one of the ends.
 template <bool Typed, bool AtTarget>
 struct Ends {
@@ -330,19 +349,11 @@ PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
   const int64_t K = size_of(args[1], 1), M = size_of(args[3]), N = size_of(args[4]);
   if (K < 0 || M < 0 || N < 0) return nullptr;
   const int at_target = PyObject_IsTrue(args[2]);
-  const Py_ssize_t L = PySequence_Size(args[0]);
-  if (L < 0 || at_target < 0 || PyErr_Occurred()) return nullptr;
-  std::vector<Entries> lists(L);
-  int64_t E = 0;
+  if (at_target < 0) return nullptr;
+  std::vector<Entries> lists;
   bool within = true;
-  for (Py_ssize_t i = 0; i < L; ++i) {
-    PyObject* list = PySequence_GetItem(args[0], i);
-    const bool taken = list != nullptr && lists[i].take(list);
-    Py_XDECREF(list);  // its arrays stay, as buffers
-    if (!taken) return nullptr;
-    within &= lists[i].fits(K, M, N, values.width());
-    E += lists[i].source.size();
-  }
+  const int64_t E = take_lists(args[0], K, M, N, values.width(), lists, within);
+  if (E < 0) return nullptr;
   const int64_t groups = at_target ? N * K : N, limit = INT32_MAX;  // products of two such numbers fit 64 bits
   if (E > limit || M * K > limit || N * K > limit) return misfit("compressed: more than 32-bit integers tell apart");
   if (ptr.width() != 4 || index.width() != 4 || ptr.size() != groups + 1 || index.size() != E ||
@@ -358,6 +369,109 @@ PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
       place<float>(lists, K, at_target, groups, at, to, values.there() ? values.at<float>() : nullptr);
   }
   Py_RETURN_TRUE;
+}
+
+// --- paired(lists, K, M, N, source, pair, values, at, counts): see the twin in lists.py; returns the number of pairs, and
+// --- False where an index is out of range
+
+template <typename T>
+void weights_in_turn(const std::vector<Entries>& lists, T* values) {
+  for (const auto& list : lists) {
+    const int64_t E = list.source.size();
+    if (list.weight.there())
+      std::copy_n(list.weight.at<T>(), E, values);
+    else
+      std::fill_n(values, E, T(1));
+    values += E;
+  }
+}
+
+PyObject* paired(PyObject* const* args, Py_ssize_t count) {
+  if (count != 9) return misfit("paired takes 9 arguments");
+  Array source, pair, values, at, counts;
+  if (!source.take(args[4], true) || !pair.take(args[5], true) || !values.take(args[6], true) ||
+      !at.take(args[7], true) || !counts.take(args[8], true))
+    return nullptr;
+  const int64_t K = size_of(args[1], 1), M = size_of(args[2]), N = size_of(args[3]);
+  if (K < 0 || M < 0 || N < 0) return nullptr;
+  std::vector<Entries> lists;
+  bool within = true;
+  const int64_t E = take_lists(args[0], K, M, N, values.width(), lists, within);
+  if (E < 0) return nullptr;
+  if (E > INT32_MAX || N * K > INT32_MAX) return misfit("paired: more than 32-bit integers tell apart");
+  for (const Array* array : {&source, &pair, &at, &counts})
+    if (array->width() != 4) return misfit("paired: integers of other sizes");
+  if (source.size() != E || pair.size() != E || at.size() != std::min(E, N * K) || counts.size() != K ||
+      (values.there() && (values.size() != E || !values.is_float())))
+    return misfit("paired: arrays of other sizes");
+  if (!within) Py_RETURN_FALSE;
+  int64_t pairs = 0;
+  {
+    const Unlocked others(E);
+    std::vector<int32_t> found(N * K, 0);
+    int32_t* __restrict number = found.data();
+    int32_t *__restrict group = pair.at<int32_t>(), *__restrict from = source.at<int32_t>();
+    for (const auto& list : lists) {
+      const int64_t size = list.source.size(), start = list.start * N;
+      const int32_t *n = list.target.at<int32_t>(), *k = list.kind.there() ? list.kind.at<int32_t>() : nullptr;
+      for (int64_t e = 0; e < size; ++e) group[e] = static_cast<int32_t>((k ? k[e] * N : start) + n[e]);
+      for (int64_t e = 0; e < size; ++e) number[group[e]] = 1;
+      std::copy_n(list.source.at<int32_t>(), size, from);
+      group += size, from += size;
+    }
+    int32_t *target = at.at<int32_t>(), *of_member = counts.at<int32_t>();
+    for (int64_t k = 0; k < K; ++k) {
+      const int64_t before = pairs;
+      for (int64_t n = 0; n < N; ++n) {
+        int32_t& here = number[k * N + n];
+        if (!here) continue;
+        target[pairs] = static_cast<int32_t>(n);
+        here = static_cast<int32_t>(pairs++);
+      }
+      of_member[k] = static_cast<int32_t>(pairs - before);
+    }
+    group = pair.at<int32_t>();
+    for (int64_t e = 0; e < E; ++e) group[e] = number[group[e]];
+    if (values.width() == 8)
+      weights_in_turn(lists, values.at<double>());
+    else if (values.there())
+      weights_in_turn(lists, values.at<float>());
+  }
+  return PyLong_FromLongLong(pairs);
+}
+
+// --- add_rows(z, at, y, rows, N, W, width): y_at(i) += z_i, of floating point numbers of `width` bytes at two addresses;
+// --- False, and nothing is added, where one of the places is out of range
+
+template <typename T>
+void add_rows(const T* z, const int32_t* at, T* y, int64_t rows, int64_t W) {
+#pragma omp parallel for schedule(static) if (rows * W > (1 << 16))
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* from = z + i * W;
+    T* __restrict to = y + at[i] * W;
+    for (int64_t w = 0; w < W; ++w) to[w] += from[w];
+  }
+}
+
+PyObject* add_rows(PyObject* const* args, Py_ssize_t count) {
+  if (count != 7) return misfit("add_rows takes 7 arguments");
+  int64_t given[7];
+  for (int i = 0; i < 7; ++i)
+    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  const auto* at = reinterpret_cast<const int32_t*>(given[1]);
+  const int64_t rows = given[3], N = given[4], W = given[5], width = given[6];
+  if (rows < 0 || W < 0 || N < 0 || N > INT32_MAX || (width != 4 && width != 8))
+    return misfit("add_rows: arrays of other sizes");
+  bool within;
+  {
+    const Unlocked others(rows * W / 16);
+    within = below(at, rows, N);
+    if (within && width == 4)
+      add_rows(reinterpret_cast<const float*>(given[0]), at, reinterpret_cast<float*>(given[2]), rows, W);
+    else if (within)
+      add_rows(reinterpret_cast<const double*>(given[0]), at, reinterpret_cast<double*>(given[2]), rows, W);
+  }
+  return PyBool_FromLong(within);
 }
 
 // --- grouped(group, other, G, ptr, index, order): entries by group, in their order, and where each stood
@@ -479,6 +593,8 @@ PyMethodDef functions[] = {
     method<looped>("looped"),
     method<over_degrees>("over_degrees"),
     method<compressed>("compressed"),
+    method<paired>("paired"),
+    method<add_rows>("add_rows"),
     method<product>("spmm"),
     method<marked>("fingerprint"),
     {nullptr, nullptr, 0, nullptr},

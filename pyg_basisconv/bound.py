@@ -14,7 +14,7 @@ from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
 from .graph import Graph
-from .kernels import Matchings, Pattern
+from .kernels import Matchings, NonzeroRows, Pattern
 from .kernels.grids import Ints
 from .kernels.lists import List
 from .kernels.pattern import tally
@@ -172,6 +172,11 @@ class BoundBasis:
     def total(self) -> "BoundBasis | None":
         """The sum of the matrices as a family of one, for `expand_rows`; None if it costs as much as the family."""
         return self if self.K == 1 else None
+
+    @property
+    def nonzero_rows(self) -> NonzeroRows | None:
+        """Which rows of its products are not zero; None if that is not known without a search."""
+        return None
 
     @property
     def typed(self) -> "Explicit | None":

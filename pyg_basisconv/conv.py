@@ -283,7 +283,7 @@ class BasisConv(Messages):
         """The chosen order as one step, if the parameter and the family have one."""
         theta, x, cached = bound.inputs.theta, bound.inputs.x, chosen.problem.cached
         known = cached and ORDERS[chosen.order].keeps_products
-        step = theta.step(KNOWN if known else chosen.order)
+        step = theta.step(KNOWN if known else chosen.chosen.name)
         if bound.graph is not None and bound.graph.learns:  # its weights are read in each call, with gradients or not
             return None
         if step is None or x.layout != torch.strided or not (known or bound.family.takes_rows):

@@ -12,12 +12,14 @@ from .cache import cached_property, kept, outside_inference_mode
 from .costs import Direction, Work
 from .edge_set import EdgeSet
 from .errors import reject, shape_or_type
-from .kernels import Matchings, Pattern, attention, shared, spmm, spmm_rows, typed_matmul
-from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
+from .kernels import Matchings, NonzeroRows, Pattern, attention, shared, spmm, spmm_rows, typed_matmul
+from .kernels.lists import List, Matrix, compressed, ends, kinds, paired, weights
 from .kernels.op import acc_dtype, autocasting
 from .kernels.pattern import extremes, in_range
 from .orders.compacted import Compact, Compaction, End
 from .sparse import Evaluate, Sparse, permute
+
+_FEW = 1 << 16  # members and targets that are looked through, however few edges there are
 
 
 class TypedEdges(Explicit):
@@ -182,6 +184,14 @@ class ListedEdges(TypedEdges):
         if self.K == 1:
             return self._into
         return outside_inference_mode(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
+
+    @kept
+    def nonzero_rows(self) -> NonzeroRows | None:
+        K, M, N, E, dtype = self.K, self.M, self.N, self.E, self.dtype
+        if K == 1 or not E or K * N > _FEW + 4 * E:
+            return None
+        entries, at, counts = paired(self.lists, K, (M, N), dtype)
+        return NonzeroRows(ListedEdges(1, M, at.size, [entries], dtype), torch.from_numpy(at), counts)
 
     @kept
     def _merged(self) -> "ListedEdges":

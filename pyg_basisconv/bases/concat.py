@@ -14,7 +14,7 @@ from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Matchings
+from ..kernels import Matchings, NonzeroRows
 from ..kernels.grids import Ints
 from ..kernels.lists import List, lists_of
 from ..orders.compacted import on_all_rows
@@ -110,6 +110,10 @@ class BoundConcat(Derived):
     @property
     def total(self) -> BoundBasis | None:
         return super().total if self.typed is None else self.typed.total
+
+    @property
+    def nonzero_rows(self) -> NonzeroRows | None:
+        return None if self.typed is None else self.typed.nonzero_rows
 
     @kept
     def typed(self) -> TypedEdges | None:

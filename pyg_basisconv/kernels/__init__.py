@@ -6,6 +6,7 @@ from .dense import Affine, affine, contracted, matmul, matmuls, repeated
 from .edge_products import EdgeProductScores, edge_products
 from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
+from .nonzero import NonzeroRows, a_first_nonzero
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
 from .scored import attention, scored_attention
@@ -17,6 +18,7 @@ __all__ = [
     "Affine",
     "EdgeProductScores",
     "Matchings",
+    "NonzeroRows",
     "Pairs",
     "Pattern",
     "Piece",
@@ -26,6 +28,7 @@ __all__ = [
     "TermScores",
     "Valued",
     "a_first",
+    "a_first_nonzero",
     "affine",
     "at_entries",
     "attend",

@@ -187,12 +187,10 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
     """
     (M, N), at_target = sizes, members == "target"
     if _compiled(lists[0]):
-        E, of_ones = 0, True
-        for e in lists:
-            E, of_ones = E + e.source.size, of_ones and e.weight is None
+        E = sum([e.source.size for e in lists])
         ptr: Array = np.empty((N * K if at_target else N) + 1, np.int32)
         index: Array = np.empty(E, np.int32)
-        values = None if of_ones else np.empty(E, _FLOATS[dtype])
+        values = None if _of_ones(lists) else np.empty(E, _FLOATS[dtype])
         if not KERNELS.compressed(lists, K, at_target, M, N, ptr, index, values):
             _reject(lists, K, sizes)
         return _matrix(values, ptr, index)
@@ -206,6 +204,44 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
     grouped = np.empty_like(given)
     coo_tocsr(groups, M if at_target else M * K, group.size, group, other, given, ptr, index, grouped)
     return _matrix(None if weight is None else grouped, ptr, index)
+
+
+def paired(
+    lists: Sequence[List], K: int, sizes: tuple[int, int], dtype: torch.dtype
+) -> tuple[List, Array, list[int]]:
+    """A family of K matrices by the pairs of a member and a target that an entry leads to, those of a member together.
+
+    Args:
+        lists: the entries, at least one.
+        K: how many matrices.
+        sizes: (M, N).
+        dtype: of the weights.
+
+    Returns:
+        The entries, with pairs for targets; the target of each pair; and how many pairs each member has.
+
+    >>> edges = List(np.array([1, 0, 1]), np.array([0, 1, 2]), np.array([3, 3, 3]), None)
+    >>> entries, at, counts = paired([edges], 2, (4, 4), torch.float32)
+    >>> entries.target, at, counts
+    (array([1, 0, 1]), array([3, 3]), [1, 1])
+    """
+    M, N = sizes
+    if _compiled(lists[0]):
+        E = sum([e.source.size for e in lists])
+        source, pair = np.empty((2, E), np.int32)
+        values = None if _of_ones(lists) else np.empty(E, _FLOATS[dtype])
+        at, counts = np.empty(min(E, K * N), np.int32), np.empty(K, np.int32)
+        count = KERNELS.paired(lists, K, M, N, source, pair, values, at, counts)
+        if count is False:
+            _reject(lists, K, sizes)
+        return List(0, source, pair, values), at[:count], counts.tolist()
+    source, group = _joined([e.source for e in lists]), _joined([e.kind * N + e.target for e in lists])
+    _check(group, K * N)
+    there: Array = np.zeros(K * N, np.bool_)
+    there[group] = True
+    number, distinct = there.cumsum(dtype=source.dtype), there.nonzero()[0].astype(source.dtype)
+    counts = np.diff(number[N - 1 :: N], prepend=0)
+    return List(0, source, number.take(group) - 1, _weights(lists, dtype)), distinct % N, counts.tolist()
 
 
 def kinds(lists: Sequence[List]) -> Tensor:
@@ -226,8 +262,12 @@ def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:
     return None if weight is None else torch.from_numpy(weight)
 
 
+def _of_ones(lists: Sequence[List]) -> bool:
+    return all([e.weight is None for e in lists])  # a generator takes longer
+
+
 def _weights(lists: Sequence[List], dtype: torch.dtype) -> Array | None:
-    if all(e.weight is None for e in lists):
+    if _of_ones(lists):
         return None
     return _joined([np.ones(e.source.size, _FLOATS[dtype]) if e.weight is None else e.weight for e in lists])
 

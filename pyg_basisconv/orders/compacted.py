@@ -19,18 +19,20 @@ _FEW_ROWS = 1 << 15
 _FEW_OF_MANY, _MANY = 1 << 12, 4
 
 End = Literal["source", "target"]
+Side = Literal["source", "target", "at once"]
 
 
 class Compaction(NamedTuple):
     """The cost of an evaluation that multiplies only the nonzero rows of each member.
 
-    side: whose rows are multiplied, 'target' (of the A_k^T x) or 'source' (of x); gather, scatter: the work before and
+    side: whose rows are multiplied, 'target' (of the A_k^T x) or 'source' (of x), a few at a time; or 'at once', for all
+    those of the A_k^T x in one step, see `kernels.nonzero`; gather, scatter: the work before and
     after the products, per unit of width; rows: how many are multiplied; products: how many dense products; launches:
     by how many calls; tiled: whether one product multiplies the rows of all members side by side, tile by tile and
     batch entry by batch entry.
     """
 
-    side: End
+    side: Side
     gather: Work
     rows: int
     scatter: Work
@@ -62,18 +64,20 @@ class Compacted(Order):
     The backward pass gathers the rows again instead of storing them.
     """
 
-    name, measures, reads_numbers = "compacted", True, True
+    name, measures, always, reads_numbers = "compacted", True, True, True
 
     @with_plain(lambda *_: None)
     def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Offer | None:
-        if messages or not (forced or _may_pay(family)):
+        theta, x = inputs.theta, inputs.x
+        if messages or theta.reference is None or not theta.sums or x.layout != torch.strided:
             return None
-        if inputs.theta.reference is None or not inputs.theta.sums or inputs.x.layout != torch.strided:
-            return None
-        found = (family.compact("target"), family.compact("source"))
-        mixtures = inputs.theta.mixtures
-        mixtures = None if mixtures is None or family.mixing is None else mixtures
-        return Offer(tuple(one.sizes for one in found if one is not None), mixtures)
+        sizes = []
+        if x.dim() == 2 and theta.step(f"{self.name}, at once") is not None:
+            sizes += _at_once(family)
+        if forced or _may_pay(family):
+            sizes += [one.sizes for one in (family.compact("target"), family.compact("source")) if one is not None]
+        mixtures = None if theta.mixtures is None or family.mixing is None else theta.mixtures
+        return Offer(tuple(sizes), mixtures)
 
     def estimate(self, p: Problem, offer: Offer | None) -> Estimate:
         if p.sparse_x:
@@ -84,7 +88,30 @@ class Compacted(Order):
             return self.refuse("there is no parameter to multiply with")
         if offer is None or not offer.sizes:
             return self.refuse("this is for several members that are summed, of typed edges, walks or sparse grids")
-        return min((self._estimate_one(p, one, offer.mixtures) for one in offer.sizes), key=lambda e: e.seconds)
+        estimates = (
+            self._estimate_at_once(p, one) if one.side == "at once" else self._estimate_one(p, one, offer.mixtures)
+            for one in offer.sizes
+        )
+        return min(estimates, key=lambda e: e.seconds)
+
+    def _estimate_at_once(self, p: Problem, c: Compaction) -> Estimate:
+        """As `AFirst.estimate`, with the products of fewer rows in a call each, and what is between these."""
+        t = Tally(MACHINES[p.device], p.itemsize)
+        each = -(-c.rows // max(1, c.products))
+        t.sparse(c.gather, p.P, p.M)
+        t.product(each, p.P, p.Q, c.products)
+        t.sparse(c.scatter, p.Q, c.rows)
+        t.seconds += t.machine.small
+        if p.grad_x or p.grad_theta:
+            t.sparse(c.scatter, p.Q, p.N)
+            t.seconds += t.machine.small
+        if p.grad_theta:
+            t.product(p.P, each, p.Q, c.products)
+        if p.grad_x:
+            t.product(each, p.Q, p.P, c.products)
+            t.copy(c.rows * p.P)
+            t.sparse(c.gather, p.P, c.rows)
+        return t.estimate(self.name, c.rows * (p.P + p.Q) + p.N * p.Q, form=c.side)
 
     def _estimate_one(self, p: Problem, c: Compaction, mixtures: int | None) -> Estimate:
         t = Tally(MACHINES[p.device], p.itemsize)
@@ -123,9 +150,10 @@ class Compacted(Order):
     def grounds(self, p: Problem, offer: Any) -> str:
         return "only the rows that a member touches are multiplied"
 
-    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
-        compact: Compact | None = family.compact(form)
-        assert compact is not None  # `estimate` refuses otherwise
+    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted | None:
+        compact: Compact | None = family.compact("target" if form == "at once" else form)
+        if compact is None:  # for a graph of another form than the one that it was planned for
+            return None
         x = inputs.theta.lift(inputs.x)
         weight = inputs.theta.diagonal(x.shape[-1]).to(x)
         if bias is not None and compact.adds_bias and joins(x, bias):
@@ -139,6 +167,17 @@ def _may_pay(family: Any) -> bool:
     if rows > _FEW_ROWS or rows <= _FEW_OF_MANY:
         return bool(rows > _FEW_ROWS)
     return bool(rows >= _MANY * family.work("expand").entries)
+
+
+def _at_once(family: Any) -> list[Compaction]:
+    """For a family that knows the nonzero rows of its products."""
+    if not family.takes_rows or family.K * max(family.M, family.N) > _FEW_ROWS:
+        return []
+    found = family.nonzero_rows
+    if found is None:
+        return []
+    rows, E = found.targets.numel(), found.enter.E
+    return [Compaction("at once", Work(E, rows, 1), rows, Work(rows, family.N), family.K, family.K)]
 
 
 def tiled(family: Any, side: End) -> Compact | None:

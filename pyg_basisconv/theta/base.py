@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ..errors import reject
-from ..kernels import Affine, a_first, matmul, theta_first, times_theta
+from ..kernels import Affine, a_first, a_first_nonzero, matmul, theta_first, times_theta
 from ..kernels.contract import Copies, Rows
 from ..sparse_input import sparse_matmul
 
@@ -184,7 +184,7 @@ class Theta(nn.Module):
         return add_bias(y, bias)
 
     def step(self, order: str) -> "Step | None":
-        """An order, or `KNOWN`, as one function of this parameter, x (M, P), the bias or None, and a family with
+        """An order with its form, or `KNOWN`, as one function of this parameter, x (M, P), the bias or None, and a family with
         `takes_rows`, to y (N, Q); None if it has no such form.
         """
         return None
@@ -292,13 +292,22 @@ def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tenso
     return theta_first(x, param(theta, "weight"), bias, A)
 
 
+def _compacted(theta: Theta, x: Tensor, bias: Tensor | None, A: Any) -> Tensor:
+    return a_first_nonzero(x, param(theta, "weight"), bias, A)
+
+
 def _of_known(theta: Theta, x: Tensor, bias: Tensor | None, A: Any) -> Tensor:
     return times_theta(A.known_rows(x), param(theta, "weight"), bias)
 
 
 KNOWN = "known"  # the name of the step that multiplies kept A^T x by Theta
 # See `Theta.step`; of a parameter whose weight is (K, P, Q).
-STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first, KNOWN: _of_known}
+STEPS: dict[str, Step] = {
+    "a_first": _a_first,
+    "theta_first": _theta_first,
+    "compacted, at once": _compacted,
+    KNOWN: _of_known,
+}
 
 
 def for_batches(step: Step) -> Step:

@@ -1,0 +1,98 @@
+"""A linear layer in one step, like those in contract.py, on the rows of the A_k^T x that are not zero."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..backend import KERNELS
+from ..errors import reject
+from .contract import Rows, a_first
+from .op import compilable, derivative, raw_apply
+from .pattern import extremes
+
+
+class NonzeroRows(NamedTuple):
+    """The pairs (k, n) of a member and a target to which an entry leads: A_k^T x is zero at all other targets.
+
+    enter: from M sources to t pairs, those of a member together; targets: (t,) the target of each pair, none of them
+    twice in a member; counts: how many pairs each member has.
+    """
+
+    enter: Rows
+    targets: Tensor
+    counts: list[int]
+
+    def of_members(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The rows of each member, of (t, W) rows."""
+        return rows.split_with_sizes(self.counts)
+
+
+def _sums(u: Tensor, weight: Tensor, bias: Tensor | None, at: NonzeroRows, N: int) -> Tensor:
+    """The rows of each member times its matrix, added up at their targets: (t, P), (K, P, Q) -> (N, Q)."""
+    y = u.new_zeros(N, weight.shape[2]) if bias is None else bias.expand(N, -1).contiguous()
+    by_kernel = KERNELS is not None and compilable(u, weight, bias) and compilable(at.targets)
+    for rows, matrix, targets in zip(at.of_members(u), weight.unbind(0), at.of_members(at.targets), strict=True):
+        z = torch.mm(rows, matrix)
+        if not by_kernel:
+            y.index_add_(0, targets, z)
+            continue
+        where = z.data_ptr(), targets.data_ptr(), y.data_ptr()
+        if not KERNELS.add_rows(*where, *z.shape[:1], *y.shape, y.itemsize):
+            reject("targets", f"integers from 0 to {N - 1}", extremes(targets), "correct the edges")
+    return y
+
+
+class _ByNonzeroRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, A: Any, at: NonzeroRows) -> Tensor:
+        u = at.enter.expand_rows(x)  # (t, P)
+        ctx.save_for_backward(x, weight, bias, u)
+        ctx.A, ctx.at = A, at
+        return _sums(u, weight, bias, at, A.N)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, u = ctx.saved_tensors
+        at: NonzeroRows = ctx.at
+        if torch.is_grad_enabled():
+            return *derivative(a_first, (x, weight, bias, ctx.A), grad), None
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        grad_x = grad_weight = None
+        if needs_x or needs_weight:
+            parts = at.of_members(grad.index_select(0, at.targets))  # (t, Q)
+            if needs_x:
+                v = torch.empty_like(u)
+                for part, matrix, into in zip(parts, weight.unbind(0), at.of_members(v), strict=True):
+                    torch.mm(part, matrix.t(), out=into)
+                grad_x = at.enter.adjoint.expand_rows(v)  # (M, P)
+            if needs_weight:
+                grad_weight = torch.empty_like(weight)
+                for rows, part, into in zip(at.of_members(u), parts, grad_weight.unbind(0), strict=True):
+                    torch.mm(rows.t(), part, out=into)
+        return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None, None
+
+
+_record = raw_apply(_ByNonzeroRows)
+
+
+def a_first_nonzero(x: Tensor, weight: Tensor, bias: Tensor | None, A: Any) -> Tensor:
+    r""":math:`\sum_k (A_k^\top x) \Theta_k + b` as `a_first`, where each Theta_k multiplies only the rows of A_k^T x that
+    are not zero; for a family that cannot tell which these are, all of them.
+
+    Args:
+        x: (M, P).
+        weight: (K, P, Q).
+        bias: (Q,) or None.
+        A: the family, with an attribute `nonzero_rows`.
+
+    Returns:
+        (N, Q).
+    """
+    at: NonzeroRows | None = A.nonzero_rows
+    if at is None:
+        return a_first(x, weight, bias, A)
+    bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
+    if torch.is_grad_enabled():
+        return _record(x, weight, bias, A, at)  # type: ignore[no-any-return]
+    return _sums(at.enter.expand_rows(x), weight, bias, at, A.N)
