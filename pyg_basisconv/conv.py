@@ -227,7 +227,8 @@ class BasisConv(Messages):
         evaluation = self._evaluation(call, bound, chosen, observed)
         programs.keep(key, own, call, evaluation.program, seen)
         # Only an order that is possible on every graph may be used on others.
-        if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
+        always = chosen.chosen.form in ORDERS[chosen.order].always and not chosen.problem.cached
+        if alike is not None and bound.graph is not None and always:
             programs.forms[alike] = Form(chosen, evaluation.build if usual and self._is_plain(call) else None)
             drop_oldest(programs.forms, FORMS)
         y = evaluation.result()

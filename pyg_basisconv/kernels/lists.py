@@ -206,9 +206,7 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
     return _matrix(None if weight is None else grouped, ptr, index)
 
 
-def paired(
-    lists: Sequence[List], K: int, sizes: tuple[int, int], dtype: torch.dtype
-) -> tuple[List, Array, list[int]]:
+def paired(lists: Sequence[List], K: int, sizes: tuple[int, int], dtype: torch.dtype) -> tuple[List, Array, list[int]]:
     """A family of K matrices by the pairs of a member and a target that an entry leads to, those of a member together.
 
     Args:
@@ -263,7 +261,7 @@ def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:
 
 
 def _of_ones(lists: Sequence[List]) -> bool:
-    return all([e.weight is None for e in lists])  # a generator takes longer
+    return all(e.weight is None for e in lists)
 
 
 def _weights(lists: Sequence[List], dtype: torch.dtype) -> Array | None:

@@ -77,8 +77,8 @@ _record = raw_apply(_ByNonzeroRows)
 
 
 def a_first_nonzero(x: Tensor, weight: Tensor, bias: Tensor | None, A: Any) -> Tensor:
-    r""":math:`\sum_k (A_k^\top x) \Theta_k + b` as `a_first`, where each Theta_k multiplies only the rows of A_k^T x that
-    are not zero; for a family that cannot tell which these are, all of them.
+    r""":math:`\sum_k (A_k^\top x) \Theta_k + b` as `a_first`, but each Theta_k multiplies only the nonzero rows of
+    A_k^T x; all rows, if the family cannot tell which these are.
 
     Args:
         x: (M, P).

@@ -35,7 +35,7 @@ class Order:
 
     name: str
     measures = False  # True if it reads more of a family than its sizes, see `measure`
-    always = False  # True if whether it is possible does not depend on the graph
+    always: tuple[str, ...] = ()  # the forms, "" if it has none, that are possible whatever the graph
     reads_numbers = False  # True if it looks at values of tensors, which torch.export and torch.func do not allow
     mixes_nodes = False  # True if a dense product may spread NaN and infinities to nodes that are not linked
     keeps_products = False  # True if it takes the A_k^T x that a cached layer keeps

@@ -25,10 +25,10 @@ Side = Literal["source", "target", "at once"]
 class Compaction(NamedTuple):
     """The cost of an evaluation that multiplies only the nonzero rows of each member.
 
-    side: whose rows are multiplied, 'target' (of the A_k^T x) or 'source' (of x), a few at a time; or 'at once', for all
-    those of the A_k^T x in one step, see `kernels.nonzero`; gather, scatter: the work before and
-    after the products, per unit of width; rows: how many are multiplied; products: how many dense products; launches:
-    by how many calls; tiled: whether one product multiplies the rows of all members side by side, tile by tile and
+    side: whose rows are multiplied, 'target' (of the A_k^T x) or 'source' (of x), a few at a time; or 'at once', for
+    those of the A_k^T x in one step, see `kernels.nonzero`; gather, scatter: the work before and after the products,
+    per unit of width; rows: how many are multiplied; products: how many dense products; launches: by how many calls;
+    tiled: whether one product multiplies the rows of all members side by side, tile by tile and
     batch entry by batch entry.
     """
 
@@ -64,7 +64,7 @@ class Compacted(Order):
     The backward pass gathers the rows again instead of storing them.
     """
 
-    name, measures, always, reads_numbers = "compacted", True, True, True
+    name, measures, always, reads_numbers = "compacted", True, ("at once",), True
 
     @with_plain(lambda *_: None)
     def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Offer | None:
@@ -150,10 +150,9 @@ class Compacted(Order):
     def grounds(self, p: Problem, offer: Any) -> str:
         return "only the rows that a member touches are multiplied"
 
-    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted | None:
+    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
         compact: Compact | None = family.compact("target" if form == "at once" else form)
-        if compact is None:  # for a graph of another form than the one that it was planned for
-            return None
+        assert compact is not None  # `estimate` refuses otherwise
         x = inputs.theta.lift(inputs.x)
         weight = inputs.theta.diagonal(x.shape[-1]).to(x)
         if bias is not None and compact.adds_bias and joins(x, bias):

@@ -13,7 +13,7 @@ from .base import Contracted, Order
 class AFirst(Order):
     """(A_k^T x) Theta_k: sparse products at width P; the expansions are saved for the gradient of Theta."""
 
-    name, always, keeps_products = "a_first", True, True
+    name, always, keeps_products = "a_first", ("",), True
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
         if p.sparse_x:
@@ -56,7 +56,7 @@ class AFirst(Order):
 class ThetaFirst(Order):
     """A_k^T (x Theta_k): x is read once, sparse products at width Q; saves only x, which may be sparse."""
 
-    name, always = "theta_first", True
+    name, always = "theta_first", ("",)
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
         t = Tally(MACHINES[p.device], p.itemsize)

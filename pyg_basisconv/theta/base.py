@@ -184,8 +184,8 @@ class Theta(nn.Module):
         return add_bias(y, bias)
 
     def step(self, order: str) -> "Step | None":
-        """An order with its form, or `KNOWN`, as one function of this parameter, x (M, P), the bias or None, and a family with
-        `takes_rows`, to y (N, Q); None if it has no such form.
+        """An order with its form, or `KNOWN`, as one function of this parameter, x (M, P), the bias or None, and a
+        family with `takes_rows`, to y (N, Q); None if it has no such form.
         """
         return None
 

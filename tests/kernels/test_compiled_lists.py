@@ -87,6 +87,25 @@ def test_entries_are_grouped_in_their_order(
         check_same(*both(lambda parts=parts: lists.compressed(parts, K + 1, (N, N), members, dtype)))
 
 
+@given(edges(), st.sampled_from(DTYPES), st.booleans())
+def test_entries_are_paired(given_edges: tuple[List, int, int], dtype: torch.dtype, of_ones: bool) -> None:
+    """As numpy does it; and as the definition says, pair by pair."""
+    edges, N, K = given_edges
+    weight = np.arange(1, edges.source.size + 1).astype(str(dtype).removeprefix("torch."))
+    some = [edges if of_ones else edges._replace(weight=weight), lists.looped(edges._replace(kind=K), N)]
+    for parts in (some, some[1:], some[::-1]):
+        compiled, twin = both(lambda parts=parts: lists.paired(parts, K + 1, (N, N), dtype))
+        check_same(compiled, twin)
+        entries, targets, counts = twin
+        members = np.repeat(np.arange(K + 1), counts)
+        pairs = list(zip(members.tolist(), targets.tolist(), strict=True))
+        columns = [(np.broadcast_to(e.kind, e.target.shape).tolist(), e.target.tolist()) for e in parts]
+        reached = [pair for column in columns for pair in zip(*column, strict=True)]
+        assert pairs == sorted(set(reached))
+        assert [pairs[p] for p in entries.target] == reached
+        assert entries.source.tolist() == [m for e in parts for m in e.source.tolist()]
+
+
 @given(edges(), st.sampled_from(["as they come", "by source", "by target"]))
 def test_patterns_are_those_of_numpy(given_edges: tuple[List, int, int], order: str) -> None:
     edges, N, _ = given_edges
@@ -105,6 +124,7 @@ def test_patterns_are_those_of_numpy(given_edges: tuple[List, int, int], order: 
 ONES = np.zeros(2, np.int32)
 FLOATS = np.zeros(2, np.float32)
 HERE = ONES.ctypes.data, ONES.ctypes.data
+ENTRIES = List(0, ONES, ONES, None)
 FAULTS = {
     "narrow into fewer": (ValueError, "narrow", (*HERE, 2, 4, 3, 3, np.empty(3, np.int32))),
     "narrow into 64 bits": (ValueError, "narrow", (*HERE, 2, 4, 3, 3, np.empty(4, np.int64))),
@@ -122,6 +142,20 @@ FAULTS = {
         "compressed",
         ([List(0, ONES, ONES, None)], 1 << 20, True, 1 << 20, 3, ONES, ONES, None),
     ),
+    "pairs of fewer entries": (
+        ValueError,
+        "paired",
+        ([ENTRIES], 1, 3, 3, *[ONES[:1].copy()] * 2, None, ONES, ONES[:1]),
+    ),
+    "pairs of two members": (ValueError, "paired", ([ENTRIES], 2, 3, 3, ONES, ONES, None, ONES, ONES[:1].copy())),
+    "pairs with weights of integers": (
+        ValueError,
+        "paired",
+        ([List(0, ONES, ONES, FLOATS)], 1, 3, 3, ONES, ONES, ONES.copy(), ONES, ONES[:1].copy()),
+    ),
+    "too many pairs": (ValueError, "paired", ([ENTRIES], 1 << 20, 3, 1 << 20, ONES, ONES, None, ONES, ONES)),
+    "rows of bytes": (ValueError, "add_rows", (*HERE, HERE[0], 1, 3, 1, 1)),
+    "rows below none": (ValueError, "add_rows", (*HERE, HERE[0], -1, 3, 1, 4)),
     "groups of other lengths": (ValueError, "grouped", (ONES, FLOATS[:1].copy(), 3, ONES, ONES, ONES)),
     "an order of other lengths": (ValueError, "translated", (ONES[:1].copy(), None, ONES.copy(), ONES.copy())),
     "an order beyond the entries": (ValueError, "translated", (None, ONES + 2, ONES.copy(), ONES.copy())),
@@ -157,6 +191,8 @@ def test_what_would_be_written_elsewhere_is_refused() -> None:
     for edges in (wrong, wrong.T, List(np.array([0, 7], np.int32), ONES, ONES, None), List(7, ONES, ONES, None)):
         with pytest.raises(ValueError, match="index: expected"):
             lists.compressed([edges], 2, (3, 3), "target", torch.float32)
+        with pytest.raises(ValueError, match="index: expected"):
+            lists.paired([edges], 2, (3, 3), torch.float32)
     for edges in (wrong, wrong.T):
         with pytest.raises(ValueError, match="index: expected"):
             lists.over_degrees(edges, 1, (3, 3), "mean", torch.float32)
