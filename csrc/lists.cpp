@@ -547,10 +547,42 @@ PyObject* product(PyObject* const* args, Py_ssize_t count) {
     if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
   const auto numbers = [&](int i) { return reinterpret_cast<double*>(given[i]); };
   const auto integers = [&](int i) { return reinterpret_cast<const int32_t*>(given[i]); };
+  const int64_t M = given[5], W = given[6], N = given[7], E = given[8];
   bool fine;
   {
-    const Unlocked others(given[8] * given[6] / 16);
-    fine = spmm({numbers(0), numbers(1), integers(2), integers(3), numbers(4), given[5], given[6], given[7], given[8]});
+    const Unlocked others(E * W / 16);
+    fine = spmm<double>({numbers(0), numbers(1), integers(2), integers(3), numbers(4), M, W, N, E, W, W});
+  }
+  return PyBool_FromLong(fine);
+}
+
+// --- polynomials(x, y, weight, ptr, index, W, N, E, K, a, c, width, combines): see spmm.h, of numbers of `width` bytes
+
+template <typename T>
+bool evaluated(const int64_t* given, double a, double c, bool combines) {
+  const auto at = [&](int i) { return reinterpret_cast<T*>(given[i]); };
+  const Polynomials<T> family{
+      at(2),    reinterpret_cast<const int32_t*>(given[3]), reinterpret_cast<const int32_t*>(given[4]), given[6], given[7],
+      given[8], static_cast<T>(a),                          static_cast<T>(c)};
+  return combines ? family.combine(at(0), at(1), given[5]) : family.expand(at(0), at(1), given[5]);
+}
+
+PyObject* polynomials(PyObject* const* args, Py_ssize_t count) {
+  if (count != 13) return misfit("polynomials takes 13 arguments");
+  int64_t given[9];
+  for (int i = 0; i < 9; ++i)
+    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  const double a = PyFloat_AsDouble(args[9]), c = PyFloat_AsDouble(args[10]);
+  const int64_t width = PyLong_AsLongLong(args[11]);
+  const int combines = PyObject_IsTrue(args[12]);
+  if (PyErr_Occurred() || combines < 0) return nullptr;
+  const int64_t W = given[5], N = given[6], E = given[7], K = given[8];
+  if (std::min({W, N, E}) < 0 || K < 2 || std::max({N, E}) > INT32_MAX || (width != 4 && width != 8))
+    return misfit("polynomials: sizes that do not fit");
+  bool fine;
+  {
+    const Unlocked others(E * W / 16);
+    fine = width == 4 ? evaluated<float>(given, a, c, combines) : evaluated<double>(given, a, c, combines);
   }
   return PyBool_FromLong(fine);
 }
@@ -596,6 +628,7 @@ PyMethodDef functions[] = {
     method<paired>("paired"),
     method<add_rows>("add_rows"),
     method<product>("spmm"),
+    method<polynomials>("polynomials"),
     method<marked>("fingerprint"),
     {nullptr, nullptr, 0, nullptr},
 };

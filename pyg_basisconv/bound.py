@@ -16,7 +16,7 @@ from .errors import reject
 from .graph import Graph
 from .kernels import Matchings, NonzeroRows, Pattern
 from .kernels.grids import Ints
-from .kernels.lists import List
+from .kernels.lists import List, Matrix
 from .kernels.pattern import tally
 from .orders.compacted import Compact, End, tiled
 from .orders.native import Native, after_theta
@@ -162,6 +162,11 @@ class BoundBasis:
     def combine_rows(self, z: Tensor) -> Tensor:
         """The sum of all products, without autograd: (M, K Q) -> (N, Q)."""
         raise NotImplementedError
+
+    @property
+    def by_target(self) -> Matrix | None:
+        """Its matrix, if it is one of constants that is written out; None for others."""
+        return None
 
     @kept
     def adjoint(self) -> "BoundBasis":

@@ -51,6 +51,10 @@ class TypedEdges(Explicit):
         """From the K members of M sources to N targets."""
         return self._combine.compressed
 
+    @property
+    def by_target(self) -> Matrix | None:
+        return self._into if self.K == 1 and self.takes_rows else None
+
     def expand_rows(self, x: Tensor) -> Tensor:
         y = spmm_rows(x, *self._into)  # (N K, P)
         return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])

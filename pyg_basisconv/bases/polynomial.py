@@ -12,6 +12,7 @@ from ..errors import call_it, check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
 from ..kernels.op import acc_dtype
+from ..kernels.recurrence import polynomials
 from ..portable import any_seen, refuse
 from ..printing import arguments
 from ..typed_edges import ListedEdges, TypedEdges, members
@@ -73,16 +74,24 @@ class BoundPolynomial(Derived):
         return self.operator.takes_rows
 
     def expand_rows(self, x: Tensor) -> Tensor:
+        if self.K == 1:
+            return x
+        y = self._in_one_call(x, combines=False)
+        if y is not None:
+            return y
         rows = [x]
         for k in range(1, self.K):
             now = self.operator.expand_rows(rows[-1])
             now = now if k == 1 or self.a == 1 else now * self.a
             rows.append(now if k == 1 or not self.c else now.add_(rows[-2], alpha=self.c))
-        return x if self.K == 1 else torch.cat(rows, 1)
+        return torch.cat(rows, 1)
 
     def combine_rows(self, z: Tensor) -> Tensor:
         if self.K == 1:
             return z  # not a view of it, as the caller may write to it
+        y = self._in_one_call(z, combines=True)
+        if y is not None:
+            return y
         members = z.split(z.shape[1] // self.K, 1)
         total, later = members[-1], None
         for k in reversed(range(self.K - 1)):
@@ -91,6 +100,11 @@ class BoundPolynomial(Derived):
             now = now if later is None or not self.c else now.add_(later, alpha=self.c)
             total, later = now, total
         return total
+
+    def _in_one_call(self, x: Tensor, combines: bool) -> Tensor | None:
+        """`combine_rows` or `expand_rows` by a compiled kernel, if it takes them."""
+        S = self.operator.by_target
+        return None if S is None else polynomials(x, S, self.K, self.a, self.c, combines)
 
     def remake(self, parts: Sequence[BoundBasis]) -> "BoundPolynomial":
         return BoundPolynomial(parts[0], self.K, self.a, self.c)
