@@ -76,6 +76,10 @@ class DropIn(nn.Module):
     def _changed(self) -> None:
         vars(self)["_evaluators"] = _Evaluators()
 
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._changed()  # a shallow copy has tables of its own
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if not name.startswith(_UNWATCHED):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import permutations
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from ..convert.registry import Unchanged, apply_rule, check_as_made
 _OF_CALLS = ("_cached", "_evaluators", "_flat_weights")  # names of what calls keep, such as weights that once were
 _UNREAD = ("training", "forward")  # attributes that are no options
 _MESSAGES = ("_propagate", "_message", "_aggregate", "_edge_update")
+_EXPLAIN = itemgetter("_explain")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -40,43 +42,34 @@ class Moved(Exception):
     """A parameter of the layer is gone, or has another shape or layout than when the evaluator was made."""
 
 
-class Given:
-    """A parameter of the layer, or a tensor that has the name of one."""
+Read = Callable[[], Tensor]  # gives a tensor of the layer as it is now
 
-    def __init__(self, owner: tuple[str, ...], name: str, place: Place) -> None:
-        self.owner, self.name, self.place = owner, name, place
 
-    def value(self, layer: nn.Module) -> Tensor:
-        """The parameter; under parametrizations and `functional_call`, the tensor that has its name."""
-        for name in self.owner:
-            layer = layer._modules[name]  # type: ignore[assignment]
-        found = layer._parameters.get(self.name)
-        t: Tensor | None = getattr(layer, self.name, None) if found is None else found
-        if t is None or t.stride() != self.place.stride or t.shape != self.place.shape:
+def _given(owner: nn.Module, name: str, place: Place) -> Read:
+    """Reads a parameter, or the tensor that `functional_call` or pruning sets in its place."""
+    parameters, others, (shape, stride, _) = owner._parameters, vars(owner), place  # the layer itself is not held
+
+    def read() -> Tensor:
+        found = parameters.get(name)
+        t: Tensor | None = others.get(name) if found is None else found
+        if t is None or t.stride() != stride or t.shape != shape:
             raise Moved
         return t
 
-
-class JoinedTensors:
-    """Several tensors as one, by `torch.stack` or `torch.cat`."""
-
-    def __init__(self, join: Callable[..., Tensor], parts: "Sequence[Part]", dim: int, place: Place) -> None:
-        self.join, self.parts, self.dim, self.place = join, parts, dim, place
-
-    def value(self, layer: nn.Module) -> Tensor:
-        return self.join([part.value(layer) for part in self.parts], self.dim)
+    return read
 
 
-class Part:
-    """A view of a parameter of the layer, or of several joined ones."""
+def _joined(join: Callable[..., Tensor], parts: Sequence[Read], dim: int) -> Read:
+    """Reads several tensors as one, by `torch.stack` or `torch.cat`."""
+    return lambda: join([read() for read in parts], dim)
 
-    def __init__(self, whole: Given | JoinedTensors, place: Place) -> None:
-        self.whole = whole
-        self.view = None if place == whole.place else _view(whole.place, place)
 
-    def value(self, layer: nn.Module) -> Tensor:
-        t = self.whole.value(layer)
-        return t if self.view is None else self.view(t)
+def _part(whole: Read, place: Place, part: Place) -> Read:
+    """Reads a view of a tensor."""
+    if part == place:
+        return whole
+    view = _view(place, part)
+    return lambda: view(whole())
 
 
 def _view(whole: Place, part: Place) -> Callable[[Tensor], Tensor]:
@@ -134,8 +127,8 @@ class Evaluator:
         twin, reading = _twin(layer, kind), _Reading()
         with reading:
             self.module = apply_rule(twin, kind)
-        wholes: dict[int, Given | JoinedTensors] = {
-            _storage(t): Given(tuple(path.split(".")) if path else (), name, Place.of(t))
+        wholes: dict[int, tuple[Read, Place]] = {
+            _storage(t): (_given(layer.get_submodule(path), name, place := Place.of(t)), place)
             for path, one in twin.named_modules()
             for _, name, t in _tensors(one)
         }
@@ -143,22 +136,22 @@ class Evaluator:
         unread = {_storage(p): name.rpartition(".") for name, p in twin.named_parameters()}
         owners = set()  # of parameters that are read
 
-        def part(t: Tensor) -> Part:
+        def part(t: Tensor) -> Read:
             if _storage(t) not in wholes:
                 raise Unchanged("its rule computes new numbers, but a drop-in can only read those of the layer")
             if _storage(t) in unread:
                 owners.add(unread.pop(_storage(t))[0])
-            return Part(wholes[_storage(t)], Place.of(t))
+            return _part(*wholes[_storage(t)], Place.of(t))
 
         for result, join, tensors, dim in reading.joined:
-            wholes[_storage(result)] = JoinedTensors(join, [part(t) for t in tensors], dim, Place.of(result))
+            wholes[_storage(result)] = _joined(join, [part(t) for t in tensors], dim), Place.of(result)
         held = [found for one in self.module.modules() for found in _tensors(one) if isinstance(found[2], nn.Parameter)]
-        parts = {id(p): part(p) for _, _, p in held}
+        slots = {id(p): [(own, name) for own, name, same in held if same is p] for _, _, p in held}
+        # How the parameters of the conversion are read, and where each of them stands in it.
+        self.parts = [(part(p), slots.pop(id(p))) for _, _, p in held if id(p) in slots]
         for owner, dot, name in unread.values():
             if owner in owners:  # a Linear, say, that has a bias where it had none by default
                 raise Unchanged(f"its rule does not read {owner}{dot}{name}")
-        self.slots = [(own, name, id(p)) for own, name, p in held]
-        self.parts = list(parts.items())
         self.draws = any(_draws(one) for one in self.module.modules())
         self.draws_alike = all(_draws_alike(one) for one in self.module.modules() if _draws(one))
         inner = [one for one in layer.modules() if one is not layer]
@@ -182,12 +175,14 @@ class Evaluator:
         kept = [(own, name, id(b)) for own, name, b in _buffers(self.module) if id(b) in of_layer]
         self.buffers = [(own, name, *of_layer[key]) for own, name, key in kept]
         read = of_layer.keys() - {key for *_, key in kept}
-        self.constants = [(own, name, b, _version(b)) for own, name, b in _buffers(layer) if id(b) in read]
+        self.members += [(own, name, b) for own, name, b in _buffers(layer) if id(b) in read]
+        self.constants = [b for _, _, b in _buffers(layer) if id(b) in read]
+        self.versions = [_version(b) for b in self.constants]
 
     @property
     def observed(self) -> bool:
         """Whether a hook, or an explainer of an inner layer, observes how the layer computes."""
-        return any(self.hooks) or any(one["_explain"] for one in self.explained)
+        return any(self.hooks) or any(map(_EXPLAIN, self.explained))
 
     def draws_otherwise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call in training draws other random numbers than the layer would, after the same seed."""
@@ -198,13 +193,16 @@ class Evaluator:
     @property
     def current(self) -> bool:
         """Whether the layer's modules and options, and the buffers that gave numbers, are as when this was made."""
-        same = all(own.get(name) is part for own, name, part in self.members)
-        return same and all(own.get(name) is b and _version(b) == v for own, name, b, v in self.constants)
+        for own, name, part in self.members:  # a generator takes longer
+            if own.get(name) is not part:
+                return False
+        return [_version(b) for b in self.constants] == self.versions
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        values = {key: part.value(layer) for key, part in self.parts}
-        for own, name, key in self.slots:
-            own[name] = values[key]  # type: ignore[assignment]
+        for read, slots in self.parts:
+            t = read()
+            for own, name in slots:
+                own[name] = t
         for own, name, table, of_layer in self.buffers:
             own[name] = table[of_layer]
         module = self.module

@@ -1066,20 +1066,17 @@ def test_bites(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def not_again(self: Any, layer: Any, args: Any, kwargs: Any) -> Any:
         if not hasattr(self, "kept"):
-            self.kept = [(key, part.value(layer).detach().clone()) for key, part in self.parts]
-        given = dict(self.kept)
-        for own, name, key in self.slots:
-            own[name] = given[key]
+            self.kept = [(read().detach().clone(), slots) for read, slots in self.parts]
+        for t, slots in self.kept:
+            for own, name in slots:
+                own[name] = t
         return self.module.forward(*args, **kwargs)
 
     def exchanged_ends(self: Any, layer: Any, args: Any, kwargs: Any) -> Any:
-        places = [part.whole for _, part in self.parts if part.whole.name in ("att_src", "att_dst")]
-        for place in places:
-            place.name = {"att_src": "att_dst", "att_dst": "att_src"}[place.name]
-        y = right(self, layer, args, kwargs)
-        for place in places:
-            place.name = {"att_src": "att_dst", "att_dst": "att_src"}[place.name]
-        return y
+        if not hasattr(self, "right"):
+            self.right, other = self.parts, {"source": "target", "target": "source"}
+            self.parts = [(read, [(own, other.get(name, name)) for own, name in slots]) for read, slots in self.right]
+        return right(self, layer, args, kwargs)
 
     for wrong in (not_again, exchanged_ends):
         ours = like(case.reference)
