@@ -25,7 +25,7 @@ class _Evaluators(threading.local):
     known: whether `found` has been decided.
     """
 
-    found: Evaluator | None
+    found: Evaluator | None = None
     known = False
 
     def __reduce__(self) -> tuple[type["_Evaluators"], tuple[()]]:
@@ -49,10 +49,10 @@ class DropIn(nn.Module):
         return convert(self)
 
     def _evaluator(self) -> Evaluator | None:
-        """The evaluator of a call; None where PyG's own forward computes it."""
+        """A new evaluator, as there is none or the layer has changed; None where PyG's own forward computes it."""
         kept = self._evaluators
-        if kept.known and (kept.found is None or kept.found.current):
-            return kept.found
+        if kept.found is None and (kept.known or is_lazy(self)):
+            return None
         try:
             kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
         except Unchanged:  # an option was changed after the constructor
@@ -149,18 +149,18 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
 
     @functools.wraps(own_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not _plain(self):
+        if not _plain(self):
             return own_forward(self, *args, **kwargs)
-        if not self._evaluators.known and is_lazy(self):
-            y = own_forward(self, *args, **kwargs)
-            if not is_lazy(self):  # a type of nodes that this call had none of leaves its width unknown
-                self._check()
-            return y
-        evaluator = self._evaluator()
+        evaluator = self._evaluators.found
+        if evaluator is None or not evaluator.current:
+            evaluator = self._evaluator()
         if evaluator is None or evaluator.observed or (self.training and evaluator.draws_otherwise(args, kwargs)):
             kept = self._evaluators
             y = own_forward(self, *args, **kwargs)
-            vars(self)["_evaluators"] = kept  # what it sets, as SuperGATConv what its loss is made of, is no option
+            if kept.known:
+                vars(self)["_evaluators"] = kept  # what it sets, as SuperGATConv what its loss is made of, is no option
+            elif not is_lazy(self):  # a type of nodes that this call had none of leaves its width unknown
+                self._check()
             return y
         try:
             return evaluator(self, args, kwargs)
@@ -176,12 +176,13 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
 
 
 def _plain(layer: Any) -> bool:
-    """Whether a call is an ordinary one, without explainer, transform of torch.func, or tracing."""
+    """Whether a call is an ordinary one, without compiler, explainer, transform of torch.func, or tracing."""
     return not (
-        vars(layer).get("_explain")
+        torch.compiler.is_compiling()
+        or vars(layer).get("_explain")
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
-        or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+        or torch._C._get_tracing_state()
         or vars(layer).get("_is_replica")
     )

@@ -39,19 +39,19 @@ class Place(NamedTuple):
 
 
 class Moved(Exception):
-    """A parameter of the layer is gone, or has another shape or layout than when the evaluator was made."""
+    """A parameter of the layer is elsewhere, or has another shape or layout than when the evaluator was made."""
 
 
 Read = Callable[[], Tensor]  # gives a tensor of the layer as it is now
 
 
 def _given(owner: nn.Module, name: str, place: Place) -> Read:
-    """Reads a parameter, or the tensor that `functional_call` or pruning sets in its place."""
-    parameters, others, (shape, stride, _) = owner._parameters, vars(owner), place  # the layer itself is not held
+    """Reads a parameter, or the tensor that pruning or a hypernetwork set in its place."""
+    table: dict[str, Any] = owner._parameters if name in owner._parameters else vars(owner)
+    shape, stride, _ = place
 
     def read() -> Tensor:
-        found = parameters.get(name)
-        t: Tensor | None = others.get(name) if found is None else found
+        t: Tensor | None = table.get(name)
         if t is None or t.stride() != stride or t.shape != shape:
             raise Moved
         return t

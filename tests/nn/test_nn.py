@@ -2,11 +2,13 @@
 
 import ast
 import copy
+import gc
 import inspect
 import pickle
 import re
 import subprocess
 import sys
+import weakref
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -645,6 +647,88 @@ def test_others_may_be_tied_and_frozen() -> None:
     for module in (ours, reference):
         module.requires_grad_(False)
         assert not module(x, edge_index).requires_grad
+
+
+ALL_OF_IT: dict[str, Any] = {
+    "in place": lambda f: [halve(p) for p in f.parameters()],
+    "data": lambda f: [setattr(p, "data", 2 * p.data) for p in f.parameters()],
+    "data in place": lambda f: [p.data.mul_(2) for p in f.parameters()],
+    "a state": lambda f: f.load_state_dict({name: 2 * t for name, t in f.state_dict().items()}),
+    "a state, assigned": lambda f: f.load_state_dict({k: 2 * t for k, t in f.state_dict().items()}, assign=True),
+    "frozen": lambda f: [halve(p.requires_grad_(p.dim() == 1)) for p in f.parameters()],
+    "another precision": lambda f: f.float().double(),
+}
+
+
+@pytest.mark.parametrize("change", ALL_OF_IT)
+@pytest.mark.parametrize("kind", ["GCNConv", "GraphConv", "ChebConv", "RGCNConv", "TransformerConv"])
+def test_weights_that_a_call_joins_or_views_are_those_of_now(kind: str, change: str) -> None:
+    case = example(kind, {})
+    modules = like(case.reference), case.reference
+    runner(case)(modules[0])
+    found = []
+    for f in modules:
+        ALL_OF_IT[change](f)
+        y = case.call(f, *case.leaves)
+        learns = [p for p in f.parameters() if p.requires_grad]
+        found.append((y, torch.autograd.grad(y.square().sum(), learns, allow_unused=True)))
+    torch.testing.assert_close(*found)
+    assert evaluated(modules[0])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", ["GCNConv", "GraphConv", "ChebConv", "GATConv"])
+def test_optimisers_that_write_in_one_kernel(kind: str, fused: bool) -> None:
+    case, found = example(kind, {}), []
+    for f in (like(case.reference), case.reference):
+        optimizer = torch.optim.Adam(f.parameters(), lr=0.1, fused=fused, foreach=not fused)
+        for _ in range(3):
+            optimizer.zero_grad()
+            case.call(f, *case.leaves).square().mean().backward()
+            optimizer.step()
+        found.append((case.call(f, *case.leaves), [p.grad for p in f.parameters()]))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "GraphConv", "ChebConv", "RGCNConv", "GATConv", "TransformerConv"])
+def test_second_derivatives_of_all_parameters(kind: str) -> None:
+    case, found = example(kind, {}), []
+    for f in (like(case.reference), case.reference):
+        parameters = list(f.parameters())
+        first = torch.autograd.grad(case.call(f, *case.leaves).pow(3).sum(), parameters, create_graph=True)
+        loss = sum((i + 1) * g.square().sum() for i, g in enumerate(first))
+        found.append((first, torch.autograd.grad(loss, parameters, allow_unused=True)))
+    torch.testing.assert_close(*found)
+
+
+def test_a_shallow_copy_reads_its_own_parameters() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("GATConv", P, Q)
+    before, found = ours(x, edge_index), []
+    for f in (ours, reference):
+        new = copy.copy(f)
+        new._parameters = {name: p if p is None else nn.Parameter(2 * p.detach()) for name, p in f._parameters.items()}
+        found.append(new(x, edge_index))
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(ours(x, edge_index), before)
+    assert not torch.allclose(found[0], before)
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "GraphConv", "GATConv"])
+def test_it_dies_at_once(kind: str) -> None:
+    """What a layer keeps of its calls does not hold the layer."""
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    ours = getattr(drop_in, kind)(P, Q)
+    for _ in range(3):
+        ours(x, edge_index)
+    there = [weakref.ref(ours), *map(weakref.ref, ours.parameters())]
+    gc.collect()
+    gc.disable()
+    try:
+        del ours
+        assert all(one() is None for one in there)
+    finally:
+        gc.enable()
 
 
 def test_it_moves_and_changes_its_precision() -> None:
