@@ -58,18 +58,16 @@ class _ByNonzeroRows(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *derivative(a_first, (x, weight, bias, ctx.A), grad), None
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        grad_x = grad_weight = None
-        if needs_x or needs_weight:
-            parts = at.of_members(grad.index_select(0, at.targets))  # (t, Q)
-            if needs_x:
-                v = torch.empty_like(u)
-                for part, matrix, into in zip(parts, weight.unbind(0), at.of_members(v), strict=True):
-                    torch.mm(part, matrix.t(), out=into)
-                grad_x = at.enter.adjoint.expand_rows(v)  # (M, P)
-            if needs_weight:
-                grad_weight = torch.empty_like(weight)
-                for rows, part, into in zip(at.of_members(u), parts, grad_weight.unbind(0), strict=True):
-                    torch.mm(rows.t(), part, out=into)
+        v = torch.empty_like(u) if needs_x else None  # (t, P) the gradient of u
+        grad_weight = torch.empty_like(weight) if needs_weight else None
+        members = zip(at.of_members(u), at.of_members(at.targets), at.of_members(u if v is None else v), strict=True)
+        for k, (rows, targets, into) in enumerate(members if needs_x or needs_weight else ()):
+            z = grad.index_select(0, targets)
+            if grad_weight is not None:
+                torch.mm(rows.t(), z, out=grad_weight[k])
+            if v is not None:
+                torch.mm(z, weight[k].t(), out=into)
+        grad_x = None if v is None else at.enter.adjoint.expand_rows(v)
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None, None
 
 
