@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from itertools import permutations
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -73,15 +73,20 @@ def _part(whole: Read, place: Place, part: Place) -> Read:
 
 
 def _view(whole: Place, part: Place) -> Callable[[Tensor], Tensor]:
-    """Views a part of a tensor; where the part has all of it, by an operation whose way back is quicker."""
-    offset, rank = part.offset - whole.offset, len(whole.shape)
-    if offset == 0 and part.shape.numel() == whole.shape.numel():
-        for dims in permutations(range(rank)) if rank <= 3 else ():
-            if all(found == tuple(own[i] for i in dims) for own, found in zip(whole[:2], part[:2], strict=True)):
-                return lambda t: t.permute(dims)
-        if all(torch.empty(place.shape, device="meta").stride() == place.stride for place in (whole, part)):
-            return lambda t: t.view(part.shape)
-    return lambda t: t.as_strided(part.shape, part.stride, t.storage_offset() + offset)
+    """Views a part of a tensor; where the part has all of it, by operations whose way back copies nothing."""
+    (shape, stride, _), offset = part, part.offset - whole.offset
+    axes = sorted(range(len(shape)), key=lambda axis: -stride[axis])  # as they follow each other in memory
+    sizes, dims = [shape[axis] for axis in axes], [axes.index(axis) for axis in range(len(shape))]
+    in_order = _is_dense(whole.shape, whole.stride) and _is_dense(sizes, [stride[axis] for axis in axes])
+    if not in_order or shape.numel() < whole.shape.numel():
+        return lambda t: t.as_strided(shape, stride, t.storage_offset() + offset)
+    if sizes == list(whole.shape):
+        return lambda t: t.permute(dims)
+    return (lambda t: t.view(shape)) if dims == sorted(dims) else lambda t: t.view(sizes).permute(dims)
+
+
+def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    return torch.empty_strided(shape, stride, device="meta").is_contiguous()
 
 
 class _Reading(TorchFunctionMode):
@@ -146,9 +151,12 @@ class Evaluator:
         for result, join, tensors, dim in reading.joined:
             wholes[_storage(result)] = _joined(join, [part(t) for t in tensors], dim), Place.of(result)
         held = [found for one in self.module.modules() for found in _tensors(one) if isinstance(found[2], nn.Parameter)]
-        slots = {id(p): [(own, name) for own, name, same in held if same is p] for _, _, p in held}
-        # How the parameters of the conversion are read, and where each of them stands in it.
-        self.parts = [(part(p), slots.pop(id(p))) for _, _, p in held if id(p) in slots]
+        # Where the parameters of the conversion stand, and how each is read: one that stands twice, where it is first.
+        self.slots: list[tuple[dict[str, Any], str, Read]] = []
+        first: dict[int, Read] = {}
+        for own, name, p in held:
+            self.slots.append((own, name, first.get(id(p)) or part(p)))
+            first.setdefault(id(p), partial(own.__getitem__, name))
         for owner, dot, name in unread.values():
             if owner in owners:  # a Linear, say, that has a bias where it had none by default
                 raise Unchanged(f"its rule does not read {owner}{dot}{name}")
@@ -199,10 +207,8 @@ class Evaluator:
         return [_version(b) for b in self.constants] == self.versions
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for read, slots in self.parts:
-            t = read()
-            for own, name in slots:
-                own[name] = t
+        for own, name, read in self.slots:
+            own[name] = read()
         for own, name, table, of_layer in self.buffers:
             own[name] = table[of_layer]
         module = self.module

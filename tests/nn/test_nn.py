@@ -10,6 +10,7 @@ import subprocess
 import sys
 import weakref
 from importlib import import_module
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from pyg_basisconv.convert.hypergraphs import Hyperedges
 from pyg_basisconv.convert.refused import PARTLY, REFUSED
 from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
-from pyg_basisconv.nn.evaluator import Evaluator
+from pyg_basisconv.nn.evaluator import Evaluator, Place, _view
 from pyg_basisconv.verify import Case, N, P, Q, compare, drawn, features, graph, made
 from pyg_basisconv.verify.recipes import constructed
 from tests.convert.conversion import ENDS, agree, evaluated, example, like, over, runner, same_state, through_a_file
@@ -649,6 +650,21 @@ def test_others_may_be_tied_and_frozen() -> None:
         assert not module(x, edge_index).requires_grad
 
 
+def test_views_of_all_of_a_parameter_copy_nothing_on_their_way_back() -> None:
+    whole = torch.arange(24.0).view(4, 6).requires_grad_()
+    for part in (
+        *(whole, whole.t(), whole.view(2, 2, 6), whole.view(1, 4, 6).mT, whole.view(2, 2, 6).mT, whole.flatten()),
+        *(whole.view(4, 2, 3).permute(p) for p in permutations(range(3))),
+    ):
+        view = _view(Place.of(whole), Place.of(part))(whole)
+        assert torch.equal(view, part)
+        assert view.is_set_to(part)
+        assert "AsStrided" not in str(view.grad_fn.next_functions) + str(view.grad_fn)
+    for part in (whole[1:], whole[:, 2:].t(), whole[0], whole.detach().t().contiguous().t()[1:3]):
+        other = part if part._base is None else part._base
+        assert torch.equal(_view(Place.of(other), Place.of(part))(other), part)
+
+
 ALL_OF_IT: dict[str, Any] = {
     "in place": lambda f: [halve(p) for p in f.parameters()],
     "data": lambda f: [setattr(p, "data", 2 * p.data) for p in f.parameters()],
@@ -1150,16 +1166,15 @@ def test_bites(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def not_again(self: Any, layer: Any, args: Any, kwargs: Any) -> Any:
         if not hasattr(self, "kept"):
-            self.kept = [(read().detach().clone(), slots) for read, slots in self.parts]
-        for t, slots in self.kept:
-            for own, name in slots:
-                own[name] = t
+            self.kept = [(own, name, read().detach().clone()) for own, name, read in self.slots]
+        for own, name, t in self.kept:
+            own[name] = t
         return self.module.forward(*args, **kwargs)
 
     def exchanged_ends(self: Any, layer: Any, args: Any, kwargs: Any) -> Any:
         if not hasattr(self, "right"):
-            self.right, other = self.parts, {"source": "target", "target": "source"}
-            self.parts = [(read, [(own, other.get(name, name)) for own, name in slots]) for read, slots in self.right]
+            self.right, other = self.slots, {"source": "target", "target": "source"}
+            self.slots = [(own, other.get(name, name), read) for own, name, read in self.right]
         return right(self, layer, args, kwargs)
 
     for wrong in (not_again, exchanged_ends):
