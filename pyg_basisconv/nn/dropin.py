@@ -5,9 +5,10 @@ import threading
 from copy import copy
 from typing import Any
 
-import torch
 from torch import nn
+from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_torch_dispatch_stack
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from ..convert import convert
 from ..convert.checkpoints import is_lazy
@@ -177,12 +178,13 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
 
 def _plain(layer: Any) -> bool:
     """Whether a call is an ordinary one, without compiler, explainer, transform of torch.func, or tracing."""
+    own = vars(layer)
     return not (
-        torch.compiler.is_compiling()
-        or vars(layer).get("_explain")
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
+        is_compiling()
+        or own.get("_explain")
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state()
-        or vars(layer).get("_is_replica")
+        or _get_tracing_state()
+        or own.get("_is_replica")
     )

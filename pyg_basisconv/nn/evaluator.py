@@ -82,7 +82,11 @@ def _view(whole: Place, part: Place) -> Callable[[Tensor], Tensor]:
         return lambda t: t.as_strided(shape, stride, t.storage_offset() + offset)
     if sizes == list(whole.shape):
         return lambda t: t.permute(dims)
-    return (lambda t: t.view(shape)) if dims == sorted(dims) else lambda t: t.view(sizes).permute(dims)
+    if dims == sorted(dims):
+        return lambda t: t.view(shape)
+    if dims[:-2] == sorted(dims)[:-2]:  # the weight of a Linear: `mT` is quicker than `permute`
+        return lambda t: t.view(sizes).mT
+    return lambda t: t.view(sizes).permute(dims)
 
 
 def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
