@@ -323,10 +323,10 @@ def test_plans_are_looked_up_by_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_order_that_a_graph_may_lack_is_planned_for_each() -> None:
     """Compaction and operators follow from what a graph is like: their plans are not taken over."""
-    conv, x = BasisConv(P, Q, bases.Relations(R), theta.Separable(2), order="compacted").double(), draw(N, P)
-    kind = torch.arange(E) % R
+    conv, x = BasisConv(P, Q, bases.Relations(R), order="compacted").double(), draw(N, P)
+    kind, ones = torch.arange(E) % R, torch.ones(E, dtype=torch.float64)  # edges with weights are not listed
     for seed in range(3):
-        close(conv(x, edges(seed), None, kind), by_messages(conv, x, edges(seed), kind))
+        close(conv(x, edges(seed), ones, kind), by_messages(conv, x, edges(seed), kind))
     assert not conv._programs.forms
 
 

@@ -293,7 +293,7 @@ def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tenso
 
 
 def _compacted(theta: Theta, x: Tensor, bias: Tensor | None, A: Any) -> Tensor:
-    return a_first_nonzero(x, param(theta, "weight"), bias, A)
+    return a_first_nonzero(x, theta.dense(x.shape[1]), bias, A)
 
 
 def _of_known(theta: Theta, x: Tensor, bias: Tensor | None, A: Any) -> Tensor:
@@ -301,11 +301,12 @@ def _of_known(theta: Theta, x: Tensor, bias: Tensor | None, A: Any) -> Tensor:
 
 
 KNOWN = "known"  # the name of the step that multiplies kept A^T x by Theta
-# See `Theta.step`; of a parameter whose weight is (K, P, Q).
+AT_ONCE = "compacted, at once"  # the order whose step takes the matrices of any parameter, written out
+# See `Theta.step`; the others take a parameter whose weight is (K, P, Q).
 STEPS: dict[str, Step] = {
     "a_first": _a_first,
     "theta_first": _theta_first,
-    "compacted, at once": _compacted,
+    AT_ONCE: _compacted,
     KNOWN: _of_known,
 }
 

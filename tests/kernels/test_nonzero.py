@@ -116,8 +116,30 @@ def graph(seed: int, n: int = N) -> tuple[Tensor, Tensor]:
     return torch.randint(n, (2, E), generator=g), torch.randint(8, (E,), generator=g)
 
 
-def relational(**options: Any) -> BasisConv:
-    return BasisConv(P, P, bases.Relations(8, "mean", self_loop=True), theta.Full(), **options)
+THETAS = {
+    "full": theta.Full,
+    "mixtures": lambda: theta.Separable(2),
+    "mixtures by channel": lambda: theta.Separable(2, depthwise=True),
+    "blocks": lambda: theta.Grouped(4),
+}
+
+
+def relational(kind: str = "full", **options: Any) -> BasisConv:
+    return BasisConv(P, P, bases.Relations(8, "mean", self_loop=True), THETAS[kind](), **options)
+
+
+@pytest.mark.parametrize("kind", THETAS)
+def test_every_parameter_that_can_be_written_out(kind: str) -> None:
+    """With all gradients, as by another order."""
+    conv, other = relational(kind).double(), relational(kind, order="theta_first").double()
+    other.load_state_dict(conv.state_dict())
+    x, (edges, types), gradient = draw(N, P).requires_grad_(), graph(0), draw(N, P)
+    assert conv.plan(x, edges, None, types).chosen.name == "compacted, at once"
+    ours, theirs = ((layer(x, edges, None, types), layer) for layer in (conv, other))
+    close(ours[0], theirs[0])
+    found, wanted = (torch.autograd.grad(y, [x, *layer.parameters()], gradient) for y, layer in (ours, theirs))
+    for a, b in zip(found, wanted, strict=True):
+        close(a, b)
 
 
 def test_it_is_planned_where_most_rows_are_zero() -> None:
