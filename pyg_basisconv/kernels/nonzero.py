@@ -8,7 +8,7 @@ from torch import Tensor
 from ..backend import KERNELS
 from ..errors import reject
 from .contract import Rows, a_first
-from .op import compilable, derivative, raw_apply
+from .op import compilable, derivative, differentiated_again, raw_apply
 from .pattern import extremes
 
 
@@ -30,7 +30,7 @@ class NonzeroRows(NamedTuple):
 
 def _sums(u: Tensor, weight: Tensor, bias: Tensor | None, at: NonzeroRows, N: int) -> Tensor:
     """The rows of each member times its matrix, added up at their targets: (t, P), (K, P, Q) -> (N, Q)."""
-    y = u.new_zeros(N, weight.shape[2]) if bias is None else bias.expand(N, -1).contiguous()
+    y = u.new_zeros(N, weight.shape[2]) if bias is None else bias.expand(N, -1).clone(memory_format=torch.contiguous_format)
     by_kernel = KERNELS is not None and compilable(u, weight, bias) and compilable(at.targets)
     for rows, matrix, targets in zip(at.of_members(u), weight.unbind(0), at.of_members(at.targets), strict=True):
         z = torch.mm(rows, matrix)
@@ -55,7 +55,7 @@ class _ByNonzeroRows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, u = ctx.saved_tensors
         at: NonzeroRows = ctx.at
-        if torch.is_grad_enabled():
+        if differentiated_again():
             return *derivative(a_first, (x, weight, bias, ctx.A), grad), None
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         v = torch.empty_like(u) if needs_x else None  # (t, P) the gradient of u

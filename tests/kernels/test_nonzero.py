@@ -83,6 +83,27 @@ def test_single_precision(kernels: str) -> None:
     )
 
 
+def test_the_bias_is_not_written_to(kernels: str) -> None:
+    """Not by a graph of one target either, whose rows of biases could be the bias itself."""
+    A = bases.Relations(2).bind(EDGES * torch.tensor([[1], [0]]), None, KIND % 2, size=(5, 1), dtype=torch.float64)
+    x, weight, bias = draw(5, 3), draw(2, 3, 4), draw(4)
+    before, expected = bias.clone(), torch.einsum("knp,kpq->nq", A.expand(x), weight) + bias
+    close(a_first_nonzero(x, weight, bias, A), expected)
+    assert torch.equal(bias, before)
+
+
+@pytest.mark.parametrize("of_all", [True, False])
+def test_gradients_side_by_side(of_all: bool) -> None:
+    """Of several gradients at once, as `jacobian(vectorize=True)` takes them."""
+    A, numbers = family(), given_numbers(3, 2, True)
+    inputs, gradients = numbers if of_all else numbers[:1], draw(4, 5, 2)
+    y = a_first_nonzero(*numbers, A)
+    found = torch.autograd.grad(y, inputs, gradients, retain_graph=True, is_grads_batched=True)
+    for i, gradient in enumerate(gradients):
+        for several, one in zip(found, torch.autograd.grad(y, inputs, gradient, retain_graph=True), strict=True):
+            close(several[i], one)
+
+
 def test_what_is_counted() -> None:
     at = family().nonzero_rows
     assert isinstance(at, NonzeroRows)
