@@ -30,11 +30,8 @@ class NonzeroRows(NamedTuple):
 
 def _sums(u: Tensor, weight: Tensor, bias: Tensor | None, at: NonzeroRows, N: int) -> Tensor:
     """The rows of each member times its matrix, added up at their targets: (t, P), (K, P, Q) -> (N, Q)."""
-    y = (
-        u.new_zeros(N, weight.shape[2])
-        if bias is None
-        else bias.expand(N, -1).clone(memory_format=torch.contiguous_format)
-    )
+    Q = weight.shape[2]
+    y = u.new_zeros(N, Q) if bias is None else u.new_empty(N, Q).copy_(bias)  # never the bias itself
     by_kernel = KERNELS is not None and compilable(u, weight, bias) and compilable(at.targets)
     for rows, matrix, targets in zip(at.of_members(u), weight.unbind(0), at.of_members(at.targets), strict=True):
         z = torch.mm(rows, matrix)
