@@ -12,11 +12,13 @@ from ..kernels import gather_matmul, matmul
 from ..kernels.dense import from_diagonal_blocks
 from ..kernels.joined import joins
 from ..portable import with_plain
+from ..theta.base import AT_ONCE
 from .base import MESSAGES, Contracted, Order
 
 # Rows up to which the search for nonzero ones costs more than it saves; and if it is certain that most are zero.
 _FEW_ROWS = 1 << 15
 _FEW_OF_MANY, _MANY = 1 << 12, 4
+_WIDE = 32  # channels from which on products of fewer rows outweigh a call for each member, with several threads too
 
 End = Literal["source", "target"]
 Side = Literal["source", "target", "at once"]
@@ -28,8 +30,8 @@ class Compaction(NamedTuple):
     side: whose rows are multiplied, 'target' (of the A_k^T x) or 'source' (of x), a few at a time; or 'at once', for
     those of the A_k^T x in one step, see `kernels.nonzero`; gather, scatter: the work before and after the products,
     per unit of width; rows: how many are multiplied; products: how many dense products; launches: by how many calls;
-    tiled: whether one product multiplies the rows of all members side by side, tile by tile and
-    batch entry by batch entry.
+    tiled: whether one product multiplies the rows of all members side by side, tile by tile and batch entry by batch
+    entry.
     """
 
     side: Side
@@ -72,10 +74,13 @@ class Compacted(Order):
         if messages or theta.reference is None or not theta.sums or x.layout != torch.strided:
             return None
         sizes = []
-        if x.dim() == 2 and theta.step(f"{self.name}, at once") is not None:
+        wide = forced or min(x.shape[-1], theta.Q) >= _WIDE
+        if x.dim() == 2 and wide and theta.step(AT_ONCE) is not None:
             sizes += _at_once(family)
         if forced or _may_pay(family):
             sizes += [one.sizes for one in (family.compact("target"), family.compact("source")) if one is not None]
+        if not sizes:
+            return None
         mixtures = None if theta.mixtures is None or family.mixing is None else theta.mixtures
         return Offer(tuple(sizes), mixtures)
 

@@ -171,8 +171,9 @@ def test_it_is_planned_where_most_rows_are_zero() -> None:
     everywhere = edges.repeat(1, 20), kind.repeat(20)
     shuffled = everywhere[0][:, torch.randperm(20 * E)]  # so that each kind reaches almost all
     assert conv.plan(x, shuffled, None, everywhere[1]).order == "a_first"
-    narrow = BasisConv(8, 8, bases.Relations(8, "mean", self_loop=True))
-    assert narrow.plan(x[:, :8], edges, None, kind).order != "compacted"  # the products cost less than what saves them
+    for widths in ((64, 16), (16, 64), (8, 8)):  # the products cost less than what saves them
+        conv = BasisConv(*widths, bases.Relations(8, "mean", self_loop=True))
+        assert conv.plan(x[:, : widths[0]], edges, None, kind).order != "compacted"
 
 
 def test_every_graph_of_the_form_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
