@@ -79,6 +79,14 @@ int64_t size_of(PyObject* object, int64_t least = 0) {
   return -1;
 }
 
+// The first of the arguments as integers, addresses among them; false with an error where one is none.
+template <size_t count>
+bool integers_of(PyObject* const* args, int64_t (&into)[count]) {
+  for (size_t i = 0; i < count; ++i)
+    if ((into[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return false;
+  return true;
+}
+
 // --- narrow(source, target, E, width, M, N, into): the ends of edges, at two addresses and of 4 or 8 bytes each, as 32-bit
 // --- integers, the targets behind the sources
 
@@ -97,8 +105,7 @@ bool narrow_end(const T* end, int64_t count, int64_t limit, int32_t* into) {
 PyObject* narrow(PyObject* const* args, Py_ssize_t count) {
   if (count != 7) return misfit("narrow takes 7 arguments");
   int64_t given[6];  // two addresses, E, width, M, N
-  for (int i = 0; i < 6; ++i)
-    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  if (!integers_of(args, given)) return nullptr;
   const int64_t E = given[2], width = given[3];
   Array into;
   if (!into.take(args[6], true)) return nullptr;
@@ -371,53 +378,36 @@ PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_TRUE;
 }
 
-// --- paired(lists, K, M, N, source, pair, values, at, counts): see the twin in lists.py; returns the number of pairs, and
-// --- False where an index is out of range
-
-template <typename T>
-void weights_in_turn(const std::vector<Entries>& lists, T* values) {
-  for (const auto& list : lists) {
-    const int64_t E = list.source.size();
-    if (list.weight.there())
-      std::copy_n(list.weight.at<T>(), E, values);
-    else
-      std::fill_n(values, E, T(1));
-    values += E;
-  }
-}
+// --- paired(lists, K, M, N, pair, at, counts): see the twin in lists.py; the number of pairs, or False where an index is
+// --- out of range
 
 PyObject* paired(PyObject* const* args, Py_ssize_t count) {
-  if (count != 9) return misfit("paired takes 9 arguments");
-  Array source, pair, values, at, counts;
-  if (!source.take(args[4], true) || !pair.take(args[5], true) || !values.take(args[6], true) ||
-      !at.take(args[7], true) || !counts.take(args[8], true))
-    return nullptr;
+  if (count != 7) return misfit("paired takes 7 arguments");
+  Array pair, at, counts;
+  if (!pair.take(args[4], true) || !at.take(args[5], true) || !counts.take(args[6], true)) return nullptr;
   const int64_t K = size_of(args[1], 1), M = size_of(args[2]), N = size_of(args[3]);
   if (K < 0 || M < 0 || N < 0) return nullptr;
   std::vector<Entries> lists;
   bool within = true;
-  const int64_t E = take_lists(args[0], K, M, N, values.width(), lists, within);
+  const int64_t E = take_lists(args[0], K, M, N, 0, lists, within);
   if (E < 0) return nullptr;
   if (E > INT32_MAX || N * K > INT32_MAX) return misfit("paired: more than 32-bit integers tell apart");
-  for (const Array* array : {&source, &pair, &at, &counts})
+  for (const Array* array : {&pair, &at, &counts})
     if (array->width() != 4) return misfit("paired: integers of other sizes");
-  if (source.size() != E || pair.size() != E || at.size() != std::min(E, N * K) || counts.size() != K ||
-      (values.there() && (values.size() != E || !values.is_float())))
+  if (pair.size() != E || at.size() != std::min(E, N * K) || counts.size() != K)
     return misfit("paired: arrays of other sizes");
   if (!within) Py_RETURN_FALSE;
   int64_t pairs = 0;
   {
     const Unlocked others(E);
     std::vector<int32_t> found(N * K, 0);
-    int32_t* __restrict number = found.data();
-    int32_t *__restrict group = pair.at<int32_t>(), *__restrict from = source.at<int32_t>();
+    int32_t *__restrict number = found.data(), *__restrict group = pair.at<int32_t>();
     for (const auto& list : lists) {
       const int64_t size = list.source.size(), start = list.start * N;
       const int32_t *n = list.target.at<int32_t>(), *k = list.kind.there() ? list.kind.at<int32_t>() : nullptr;
       for (int64_t e = 0; e < size; ++e) group[e] = static_cast<int32_t>((k ? k[e] * N : start) + n[e]);
       for (int64_t e = 0; e < size; ++e) number[group[e]] = 1;
-      std::copy_n(list.source.at<int32_t>(), size, from);
-      group += size, from += size;
+      group += size;
     }
     int32_t *target = at.at<int32_t>(), *of_member = counts.at<int32_t>();
     for (int64_t k = 0; k < K; ++k) {
@@ -432,10 +422,6 @@ PyObject* paired(PyObject* const* args, Py_ssize_t count) {
     }
     group = pair.at<int32_t>();
     for (int64_t e = 0; e < E; ++e) group[e] = number[group[e]];
-    if (values.width() == 8)
-      weights_in_turn(lists, values.at<double>());
-    else if (values.there())
-      weights_in_turn(lists, values.at<float>());
   }
   return PyLong_FromLongLong(pairs);
 }
@@ -456,8 +442,7 @@ void add_rows(const T* z, const int32_t* at, T* y, int64_t rows, int64_t W) {
 PyObject* add_rows(PyObject* const* args, Py_ssize_t count) {
   if (count != 7) return misfit("add_rows takes 7 arguments");
   int64_t given[7];
-  for (int i = 0; i < 7; ++i)
-    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  if (!integers_of(args, given)) return nullptr;
   const auto* at = reinterpret_cast<const int32_t*>(given[1]);
   const int64_t rows = given[3], N = given[4], W = given[5], width = given[6];
   if (rows < 0 || W < 0 || N < 0 || N > INT32_MAX || (width != 4 && width != 8))
@@ -543,8 +528,7 @@ PyObject* translated(PyObject* const* args, Py_ssize_t count) {
 PyObject* product(PyObject* const* args, Py_ssize_t count) {
   if (count != 9) return misfit("spmm takes 9 arguments");
   int64_t given[9];
-  for (int i = 0; i < 9; ++i)
-    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  if (!integers_of(args, given)) return nullptr;
   const auto numbers = [&](int i) { return reinterpret_cast<double*>(given[i]); };
   const auto integers = [&](int i) { return reinterpret_cast<const int32_t*>(given[i]); };
   const int64_t M = given[5], W = given[6], N = given[7], E = given[8];
@@ -570,8 +554,7 @@ bool evaluated(const int64_t* given, double a, double c, bool combines) {
 PyObject* polynomials(PyObject* const* args, Py_ssize_t count) {
   if (count != 13) return misfit("polynomials takes 13 arguments");
   int64_t given[9];
-  for (int i = 0; i < 9; ++i)
-    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  if (!integers_of(args, given)) return nullptr;
   const double a = PyFloat_AsDouble(args[9]), c = PyFloat_AsDouble(args[10]);
   const int64_t width = PyLong_AsLongLong(args[11]);
   const int combines = PyObject_IsTrue(args[12]);

@@ -223,23 +223,23 @@ def paired(lists: Sequence[List], K: int, sizes: tuple[int, int], dtype: torch.d
     >>> entries.target, at, counts
     (array([1, 0, 1]), array([3, 3]), [1, 1])
     """
-    M, N = sizes
+    N = sizes[1]
+    source, weight = _joined([e.source for e in lists]), _weights(lists, dtype)
     if _compiled(lists[0]):
-        E = sum([e.source.size for e in lists])
-        source, pair = np.empty((2, E), np.int32)
-        values = None if _of_ones(lists) else np.empty(E, _FLOATS[dtype])
-        at, counts = np.empty(min(E, K * N), np.int32), np.empty(K, np.int32)
-        count = KERNELS.paired(lists, K, M, N, source, pair, values, at, counts)
+        pair, counts = np.empty(source.size, np.int32), np.empty(K, np.int32)
+        at: Array = np.empty(min(source.size, K * N), np.int32)
+        bare = [e._replace(weight=None) for e in lists]  # `compressed` looks at weights, where it reads them
+        count = KERNELS.paired(bare, K, *sizes, pair, at, counts)
         if count is False:
             _reject(lists, K, sizes)
-        return List(0, source, pair, values), at[:count], counts.tolist()
-    source, group = _joined([e.source for e in lists]), _joined([e.kind * N + e.target for e in lists])
+        return List(0, source, pair, weight), at[:count], counts.tolist()
+    group = _joined([e.kind * N + e.target for e in lists])
     _check(group, K * N)
     there: Array = np.zeros(K * N, np.bool_)
     there[group] = True
     number, distinct = there.cumsum(dtype=source.dtype), there.nonzero()[0].astype(source.dtype)
     counts = np.diff(number[N - 1 :: N], prepend=0)
-    return List(0, source, number.take(group) - 1, _weights(lists, dtype)), distinct % N, counts.tolist()
+    return List(0, source, number.take(group) - 1, weight), distinct % N, counts.tolist()
 
 
 def kinds(lists: Sequence[List]) -> Tensor:

@@ -39,7 +39,7 @@ def _sums(u: Tensor, weight: Tensor, bias: Tensor | None, at: NonzeroRows, N: in
             y.index_add_(0, targets, z)
             continue
         where = z.data_ptr(), targets.data_ptr(), y.data_ptr()
-        if not KERNELS.add_rows(*where, *z.shape[:1], *y.shape, y.itemsize):
+        if not KERNELS.add_rows(*where, len(z), *y.shape, y.itemsize):
             reject("targets", f"integers from 0 to {N - 1}", extremes(targets), "correct the edges")
     return y
 

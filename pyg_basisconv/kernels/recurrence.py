@@ -1,5 +1,6 @@
 """Polynomials of a sparse matrix, applied by their recurrence in one call of a compiled kernel."""
 
+import torch
 from torch import Tensor
 
 from ..backend import KERNELS
@@ -10,6 +11,7 @@ from .pattern import extremes
 
 # Numbers up to which a call of torch for each product takes longer; of widths that fill no vectors, and of others.
 _FEW, _MANY = 1 << 12, 3 << 16
+_DTYPES = (torch.float32, torch.float64)
 
 
 def polynomials(x: Tensor, matrix: Matrix, K: int, a: float, c: float, combines: bool) -> Tensor | None:
@@ -27,7 +29,6 @@ def polynomials(x: Tensor, matrix: Matrix, K: int, a: float, c: float, combines:
         (N, K W) all products side by side; or (N, W), if it combines; None where there is no kernel for x, and where
         products one by one are faster.
 
-    >>> import torch
     >>> ptr, index = torch.tensor([0, 0, 1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32)
     >>> y = polynomials(torch.ones(2, 1), (None, ptr, index), 2, 1.0, 0.0, False)
     >>> y is None or y.tolist() == [[1.0, 0.0], [1.0, 1.0]]
@@ -38,7 +39,7 @@ def polynomials(x: Tensor, matrix: Matrix, K: int, a: float, c: float, combines:
     numbers = (E + N) * W
     if KERNELS is None or numbers > (_FEW if W % 8 else _MANY):
         return None
-    if x.itemsize < 4 or ptr.itemsize != 4 or not (compilable(x, weight) and compilable(ptr, index)):
+    if x.dtype not in _DTYPES or ptr.dtype != torch.int32 or not (compilable(x, weight) and compilable(ptr, index)):
         return None
     y = x.new_empty(N, W if combines else K * W)
     of_weight = 0 if weight is None else weight.data_ptr()

@@ -63,7 +63,7 @@ class Offer(NamedTuple):
 class Compacted(Order):
     """A_k^T x Theta_k on the nonzero rows of each member, of its sources or of its targets.
 
-    The backward pass gathers the rows again instead of storing them.
+    The backward pass gathers the rows again instead of storing them, but for those that are multiplied at once.
     """
 
     name, measures, always, reads_numbers = "compacted", True, ("at once",), True
