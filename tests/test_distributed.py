@@ -23,11 +23,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.distributed import dist_neighbor_sampler
 from torch_geometric.loader import ClusterData
+from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import WITH_METIS, WITH_PYG_LIB
 
 from examples import distributed
 from examples.distributed import Shards, Training, arguments, main, planted, processes, sampled
-from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import BasisConv, bases, nn as drop_in, theta
 from pyg_basisconv.mechanisms import Additive
 from tests.processes import TIMEOUT, together, two
 
@@ -219,7 +220,7 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x, edge_index) if isinstance(layer, BasisConv) else layer(x)
+            x = layer(x, edge_index) if isinstance(layer, MessagePassing) else layer(x)
         return x
 
 
@@ -235,6 +236,7 @@ def models() -> dict[str, Stack]:
         "GAT": [BasisConv(5, 6, attention, theta.Heads())],
         "messages": [unfused],
         "BatchNorm": [BasisConv(5, 6, mean), nn.BatchNorm1d(6)],
+        "drop-in": [drop_in.GATConv(5, 3, heads=2)],
     }
     return {k: Stack(*layers, nn.Tanh(), BasisConv(6, 3, bases.Chebyshev(3))).double() for k, layers in first.items()}
 
@@ -289,8 +291,8 @@ def both():
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("name", ["SAGE", "separable", "GAT", "messages", "BatchNorm"])
-@pytest.mark.sweep(6)
+@pytest.mark.parametrize("name", ["SAGE", "separable", "GAT", "messages", "BatchNorm", "drop-in"])
+@pytest.mark.sweep(7)
 def test_wrappers_of_torch_take_the_steps_of_one_process(wrapper, name, both):
     expected = stepped(models()[name], 0, 1)
     first, second = (found[wrapper, name] for found in both)

@@ -33,9 +33,9 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
 
     Parameters keep the memory layout that they had, so that no call copies them: kernels their memory format, to be
     chosen before the conversion, and the matrices of attention that of a `Linear`. Some are not contiguous then, which
-    `torch.optim.LBFGS`, `torch.nn.utils.prune` and `parameters_to_vector` require: set `p.data = p.data.contiguous()`
-    for each parameter p. The plan may evaluate many tiny images as one matrix product: a NaN in one place of an image
-    then reaches all of it, unless `order='native'` is set.
+    `torch.optim.LBFGS`, `torch.nn.utils.prune`, `parameters_to_vector` and `fully_shard` require: set
+    `p.data = p.data.contiguous()` for each parameter p. The plan may evaluate many tiny images as one matrix product: a
+    NaN in one place of an image then reaches all of it, unless `order='native'` is set.
 
     Layers that rearrange or resample a grid (`nn.AdaptiveAvgPool2d`, `nn.Upsample`, `nn.Fold`, `nn.PixelShuffle`, and
     their like), `nn.Linear`, `nn.EmbeddingBag`, and the recurrent `nn.RNN`, `nn.GRU`, `nn.LSTM` and their cells are

@@ -14,6 +14,7 @@ from ..errors import reject
 from .build import parameter
 from .checkpoints import original_of
 from .layers import Signature, pair
+from .registry import Unchanged
 
 
 class Composite(nn.Module):
@@ -104,7 +105,11 @@ def copied(part: Any) -> Any:
     if isinstance(part, Tensor):
         return parameter(part)
     # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
-    return deepcopy(part, {id(b): b.clone() for b in part.buffers()} if isinstance(part, nn.Module) else None)
+    memo = {id(b): b.clone() for b in part.buffers()} if isinstance(part, nn.Module) else None
+    try:
+        return deepcopy(part, memo)
+    except Exception as error:  # of a network that holds a lock, say, or is sharded
+        raise Unchanged(f"its {type(part).__name__} cannot be copied: {error}") from error
 
 
 class WithRoot(GraphLayer):

@@ -1,6 +1,5 @@
 """Layers whose matrices are functions of the features of edges."""
 
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch_geometric.nn.dense.linear import Linear
 from ..bases import EdgeNetwork, Gaussians, Identity, Spline
 from ..basis import Basis
 from .build import META, basis_conv, check_frozen_alike, check_initialized, fill, takes_mean
-from .composite import WithRoot
+from .composite import WithRoot, copied
 from .edges import with_features
 from .registry import Unchanged, combinations, rule, turned_round
 
@@ -74,7 +73,7 @@ def _without_last(network: Any) -> tuple[nn.Module, Any]:
         raise Unchanged(f"its network does not end in a Linear, but in a {type(network).__name__}")
     *before, end = network
     inner, last = _without_last(end)
-    return nn.Sequential(*map(deepcopy, before), *([] if isinstance(inner, nn.Identity) else [inner])), last
+    return nn.Sequential(*map(copied, before), *([] if isinstance(inner, nn.Identity) else [inner])), last
 
 
 def spline(layer: Any) -> nn.Module:

@@ -1,7 +1,6 @@
 """Attention along the edges of a graph: GAT, GATv2, SuperGAT, the Transformer's, and gates of channels."""
 
 import math
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism, Relative
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv, multihead_conv
 from .build import META, check_initialized, fill, heads_of, matrix
+from .composite import copied
 from .edges import CallEdges
 from .registry import Unchanged, combinations, rule, turned_round
 
@@ -46,7 +46,7 @@ def gat(layer: Any) -> nn.Module:
         fill(additive, weight=heads_of(target, layer.heads))
     if edge is not None:
         fill(edge, weight=heads_of(layer.lin_edge, layer.heads), out=layer.att_edge)
-    return AttentionLayer(layer, conv, root=deepcopy(layer.res), target_width=target.in_channels)
+    return AttentionLayer(layer, conv, root=copied(layer.res), target_width=target.in_channels)
 
 
 @rule(
@@ -76,7 +76,7 @@ def gatv2(layer: Any) -> nn.Module:
         fill(score, target=heads_of(target, H), bias=target.bias)
     if layer.edge_dim:
         fill(score, edge=heads_of(layer.lin_edge, H))
-    return AttentionLayer(layer, conv, root=deepcopy(layer.res))
+    return AttentionLayer(layer, conv, root=copied(layer.res))
 
 
 @rule(
@@ -103,7 +103,7 @@ def transformer(layer: Any) -> nn.Module:
         with META:
             values = Heads("concat" if layer.concat else "mean").build(H, R, conv.out_channels)
         values.weight = score.key_edge
-    return ConvertedTransformer(layer, conv, values=values, root=deepcopy(layer.lin_skip))
+    return ConvertedTransformer(layer, conv, values=values, root=copied(layer.lin_skip))
 
 
 class ConvertedTransformer(AttentionLayer):
@@ -159,7 +159,7 @@ def res_gated(layer: Any) -> nn.Module:
     score = sum(edges, additive + key_bias)
     sigmoid = type(layer.act) is nn.Sigmoid
     normalize: Normalize = "sigmoid" if sigmoid else None
-    gate = score if sigmoid else score.then(deepcopy(layer.act))
+    gate = score if sigmoid else score.then(copied(layer.act))
     conv = attention_conv(layer, Q, gate, Heads(bias=True), (P, target), Q, normalize=normalize, bias=layer.bias)
     W_key, W_query, W_value = map(matrix, (key, query, value))
     fill(additive, source=W_query[:, :P], target=W_key[:, :target], bias=query.bias)
@@ -172,7 +172,7 @@ def res_gated(layer: Any) -> nn.Module:
         with META:
             values = Heads().build(Q, R, Q)
         fill(values, weight=W_value[:, P:])
-    root = deepcopy(layer.lin_skip) if layer.root_weight else None
+    root = copied(layer.lin_skip) if layer.root_weight else None
     return AttentionLayer(layer, conv, values=values, root=root)
 
 

@@ -1,6 +1,5 @@
 """The layer of the design space of graph networks: a sum or attention, of one end or both, with features of edges."""
 
-from copy import deepcopy
 from functools import reduce
 from operator import add
 from typing import Any
@@ -17,7 +16,7 @@ from ..mechanisms import MLP, Additive, Dot, Edge
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
-from .composite import GraphLayer, normalized
+from .composite import GraphLayer, copied, normalized
 from .edges import CallEdges, count_edges, counts, features_of, read_edges, sums_of, targets_of
 from .layers import both, pair
 from .registry import Unchanged, combinations, rule
@@ -94,7 +93,7 @@ class GeneralAttention(AttentionLayer):
     """Attention to messages, which may have a term of the target and one of the edge."""
 
     def __init__(self, layer: Any, conv: BasisConv, values: Heads | None) -> None:
-        super().__init__(layer, conv, values=values, root=deepcopy(layer.lin_self))
+        super().__init__(layer, conv, values=values, root=copied(layer.lin_self))
         self.edge_dim = 0 if values is None else values.P
         self.may_skip_checks = self.may_skip_checks and values is None
 

@@ -198,7 +198,7 @@ def check_as_made(layer: Any) -> None:
     if METHODS & vars(layer).keys():
         raise Unchanged(f"its {min(METHODS & vars(layer).keys())}() was replaced")
     for name, part in layer.named_modules():
-        if "forward" in vars(part):
+        if "forward" in vars(part) or isinstance(part, torch.jit.ScriptModule):
             raise Unchanged(f"the forward() of its {name} was replaced")
         if is_parametrized(part):
             raise Unchanged("its parameters are computed from others")

@@ -1,7 +1,6 @@
 """Layers that add the features of the neighbours and the node's own."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -66,7 +65,7 @@ def sage(layer: Any) -> nn.Module:
     if layer.project and layer.flow == "target_to_source":
         raise Unchanged("project=True with flow='target_to_source', where PyG leaves the projection out")
     root = layer.lin_r if layer.root_weight else None
-    before = nn.Sequential(deepcopy(layer.lin), nn.ReLU()) if layer.project else None
+    before = nn.Sequential(copied(layer.lin), nn.ReLU()) if layer.project else None
     around = before, normalized if layer.normalize else None
     return with_root(layer, adjacency(layer), layer.lin_l, root, *around, values="drop")
 

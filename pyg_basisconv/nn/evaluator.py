@@ -1,7 +1,7 @@
 """Evaluates a layer as its rule would convert it, on views of the layer's own parameters, taken in each call."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -228,19 +228,22 @@ def _row_major(y: Any) -> Any:
 
 
 def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    """A copy of the layer as PyG's own class, with parameters that take no memory.
+    """A copy of the layer as PyG's own class, with parameters that take no memory, and without hooks.
 
-    Tied parameters have one each, since any of them may be replaced later.
+    Tied parameters have one each, since any of them may be replaced later. All else that modules hold, rules only read:
+    the copy shares it, whatever it is.
     """
-    memo: dict[int, Any] = {id(b): b for b in layer.buffers()}
-    memo.update((id(t), t) for one in layer.modules() for _, _, t in _tensors(one))
-    held = {name: value for name, value in vars(layer).items() if not name.startswith(_OF_CALLS)}
-    memo.update((id(value), value) for name, value in held.items() if name == "inspector")
-    twin = object.__new__(kind)
-    vars(twin).update(deepcopy(held, memo))
-    for one in twin.modules():
-        for table, name, t in list(_tensors(one)):
+    twins: dict[nn.Module | None, Any] = {one: object.__new__(type(one)) for one in layer.modules()}
+    twins |= {layer: object.__new__(kind), None: None}
+    for one in layer.modules():
+        held = {name: value for name, value in vars(one).items() if one is not layer or not name.startswith(_OF_CALLS)}
+        held |= {name: OrderedDict() for name in held if name.endswith("_hooks")}
+        held |= {name: held[name].copy() for name in ("_parameters", "_buffers")}
+        held["_modules"] = {name: twins[child] for name, child in one._modules.items()}
+        vars(twins[one]).update(held)
+        for table, name, t in list(_tensors(twins[one])):
             table[name] = nn.Parameter(torch.empty_like(t, device="meta"), t.is_floating_point())
+    twin: nn.Module = twins[layer]
     return twin
 
 
