@@ -1,6 +1,6 @@
 """A basis: describes a family A of K sparse matrices, before any data is seen."""
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -132,6 +132,14 @@ class Basis(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws the parameters, if there are any, anew."""
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Basis":
+        constants = {name: self._buffers[name] for name in self._non_persistent_buffers_set}
+        super()._apply(fn, recurse)
+        for name, t in constants.items():
+            if t is not None and not t.is_meta:  # `to_empty` drops the numbers, which no checkpoint has
+                self._buffers[name] = t.to(self._buffers[name])
+        return self
 
     def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         """The numbers of sources and targets of a call; fills in those that are None and that the basis knows."""
@@ -294,13 +302,16 @@ class Basis(nn.Module):
         if edge_index is None and self.axes is not None and None in size:
             reject("grid", f"the shape of the grid, for {self}", grid, "pass grid=, or make the basis with a shape")
         check_types(self, edge_type)
+        device = batch.device if isinstance(batch, Tensor) else None
+        if edge_index is None and device is None:
+            device = torch.get_default_device()  # which may be another one in the next call
         graph = read_graph(
             edge_index,
             edge_weight,
             edge_type,
             size=size,
             dtype=dtype,
-            device=batch.device if isinstance(batch, Tensor) else None,
+            device=device,
             batch=batch,
             lambda_max=lambda_max,
             grid=shape,
@@ -309,6 +320,15 @@ class Basis(nn.Module):
             reject("edge_attr", f"None, for {self}", type(edge_attr).__name__, "no part of this basis reads it")
         bound = self.on(graph if edge_attr is None else graph.with_edge_attr(edge_attr))
         _ = bound.serial  # made now: torch.compile would compile anew once it is there
+        return bound
+
+    def on_grid(
+        self, grid: Ints | None, dtype: torch.dtype, device: torch.device, size: Counts = (None, None)
+    ) -> BoundBasis:
+        """Binds a family that needs no edges, on a device, whatever torch's default one is; see `bind`."""
+        size = self.sized(*size, None, grid)
+        bound = self.on(read_graph(None, size=size, dtype=dtype, device=device, grid=grid))
+        _ = bound.serial
         return bound
 
     @property

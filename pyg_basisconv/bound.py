@@ -322,7 +322,8 @@ class BoundBasis:
         """The whole family as one sparse tensor, (K, M, N), coalesced."""
         kind, source, target, weight = self.edges()
         indices = torch.stack([kind.long(), source.long(), target.long()])
-        return torch.sparse_coo_tensor(indices, weight, (self.K, self.M, self.N), is_coalesced=False).coalesce()
+        size = self.K, self.M, self.N
+        return torch.sparse_coo_tensor(indices, weight, size, device=weight.device, is_coalesced=False).coalesce()
 
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""

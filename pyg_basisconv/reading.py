@@ -267,7 +267,7 @@ def _check_lambda_max(lambda_max: Any, batch: Tensor | None, device: torch.devic
     if not isinstance(lambda_max, Tensor | float | int):
         fix = "leave it out, or make the basis with 'exact': bases.Chebyshev(K, lambda_max='exact')"
         reject("lambda_max", "a real number or a tensor", repr(lambda_max), fix)
-    values = torch.as_tensor(lambda_max)
+    values = lambda_max if isinstance(lambda_max, Tensor) else torch.tensor(lambda_max, device=_CPU)
     if values.is_complex():
         reject("lambda_max", "real numbers", values.dtype, "take its real part, .real")
     if isinstance(lambda_max, Tensor) and device is not None and values.device not in (device, _CPU):

@@ -319,7 +319,7 @@ class Permutation(Action):
                 reject("edge_index", expected, tuple(value.shape), "give each node its number")
             value = value.to_sparse_coo().coalesce()
             ends = torch.stack([target[value.indices()[0]], source[value.indices()[1]]])
-            return torch.sparse_coo_tensor(ends, value.values(), (N, M)).coalesce()
+            return torch.sparse_coo_tensor(ends, value.values(), (N, M), device=value.device).coalesce()
         first, last = (end.as_subclass(Tensor) for end in value)
         if value.numel() and (int(value.min()) < 0 or int(first.max()) >= M or int(last.max()) >= N):
             reject(

@@ -1,5 +1,6 @@
 """Decomposition: the parameter that brings a layer nearest to a linear operator."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,8 +162,8 @@ def _bound(phi: Any, basis: Basis | BoundBasis) -> BoundBasis:
         return basis
     like = next(phi.parameters(), None) if isinstance(phi, nn.Module) else phi if isinstance(phi, Tensor) else None
     sized = like is phi and like is not None and like.dim() >= 2
-    bound = bound_basis(basis, size=tuple(phi.shape[:2])) if sized else bound_basis(basis)
-    return bound if like is None or like.device == bound.device else bound.to(like.device)
+    with nullcontext() if like is None else like.device:
+        return bound_basis(basis, size=tuple(phi.shape[:2])) if sized else bound_basis(basis)
 
 
 def _operator(

@@ -42,7 +42,8 @@ class Places:
         kind, source, target, weight = bound.edges()
         place, row = (source.long() * bound.N + target.long()).unique(return_inverse=True)
         index, shape = torch.stack([row, kind.long()]), (place.numel(), bound.K)
-        matrix = torch.sparse_coo_tensor(index, weight.double(), shape, is_coalesced=False).coalesce()
+        apart = torch.sparse_coo_tensor(index, weight.double(), shape, device=weight.device, is_coalesced=False)
+        matrix = apart.coalesce()
         row, kind = matrix.indices()
         return cls(place, bound.K, row, kind, matrix.values())
 
@@ -76,13 +77,13 @@ class Places:
         """(K, K') the inner products with the matrices of others at the same places."""
         if _DENSE * min(self.weight.numel(), others.weight.numel()) < self.U * max(self.K, others.K):
             return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
-        some = torch.eye(others.K).to(self.weight).split(max(1, _NUMBERS // max(1, self.U)), 1)
+        some = self.weight.new_ones(others.K).diag().split(max(1, _NUMBERS // max(1, self.U)), 1)
         return torch.cat([self.products(others.sums(columns)) for columns in some], 1)
 
     @property
     def _matrix(self) -> Tensor:
-        index = torch.stack([self.row, self.kind])
-        return torch.sparse_coo_tensor(index, self.weight, (self.U, self.K), is_coalesced=True)
+        index, weight = torch.stack([self.row, self.kind]), self.weight
+        return torch.sparse_coo_tensor(index, weight, (self.U, self.K), device=weight.device, is_coalesced=True)
 
     @cached_property
     def gram(self) -> "Gram":
@@ -212,7 +213,8 @@ class Gram:
     def squared_distances(self) -> Tensor:
         """(K,) the squared distance of each matrix from the span of the others."""
         S = self._independent
-        distances = self._scale[S].square() / self._solve(torch.eye(self.rank).to(self.matrix)).detach().diagonal()
+        eye = self.matrix.new_ones(self.rank).diag()
+        distances = self._scale[S].square() / self._solve(eye).detach().diagonal()
         replaced = (self._scaled_relations[S].detach().abs() > math.sqrt(self.rounding)).any(1)
         return self.norms.new_zeros(self.K).index_copy(0, S, torch.where(replaced, 0, distances))
 

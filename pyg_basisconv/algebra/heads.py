@@ -69,7 +69,7 @@ class HeadReport:
         c = self.each.movedim(0, -2)[one] if batch else self.each  # (H, K)
         kind, source, target, weight = (t.cpu() for t in self.basis.edges())
         H, M, N = heads.shape
-        nearest = torch.zeros(H, M * N, dtype=torch.float64)
+        nearest = heads.new_zeros(H, M * N)
         nearest.index_add_(1, source.long() * N + target.long(), c[:, kind.long()] * weight.double())
         return heads, nearest.view(H, M, N)
 
@@ -157,7 +157,8 @@ def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwa
         if isinstance(basis, Basis) and not basis.reads_types:
             given.pop("edge_type", None)  # of the layer alone
         edges = [] if edge_index is None else [edge_index]
-        bound = bound_basis(basis, *edges, size=(heads.M, heads.N), **given)
+        with heads.device:  # of a basis that takes no edges nothing else says it
+            bound = bound_basis(basis, *edges, size=(heads.M, heads.N), **given)
     if (bound.M, bound.N, bound.batch) != (heads.M, heads.N, ()):
         got = f"{bound.M} x {bound.N}" + (f" for each of a batch of {bound.batch}" if bound.batch else "")
         reject("basis", f"matrices of {heads.M} x {heads.N}", got, "give a family of the same sources and targets")

@@ -176,7 +176,7 @@ def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
         return basis.on(graph if grid is None else graph.on_grid(grid))
     if basis.needs_edges:
         reject("phi_basis", f"the edges that {basis} needs", None, "pass phi_basis=layer.basis.bind(edge_index)")
-    return basis.bind(size=(bound.M, bound.N), grid=grid, dtype=torch.float64).to(bound.device)
+    return basis.on_grid(grid, torch.float64, bound.device, (bound.M, bound.N))
 
 
 def of_layer(

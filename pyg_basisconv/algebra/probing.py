@@ -106,7 +106,7 @@ class Probed(Operator):
         return y
 
     def _drawn(self, count: int) -> Tensor:
-        x = torch.randn(count, self.M, self.P, dtype=torch.float64, generator=self.random)
+        x = torch.randn(count, self.M, self.P, dtype=torch.float64, device="cpu", generator=self.random)
         return x.to(self.dtype).to(self.device)
 
     def _check_linear(self) -> None:
@@ -166,7 +166,7 @@ class Probed(Operator):
         """Whether the values are all there is, on a random probe."""
         x = torch.zeros(1, self.M, self.P, dtype=self.dtype, device=self.device)
         some = x[0, :, channels.start : channels.stop]
-        some.copy_(torch.randn(some.shape, dtype=torch.float64, generator=self.random))
+        some.copy_(torch.randn(some.shape, dtype=torch.float64, device="cpu", generator=self.random))
         y = self._call(x)[0].double()
         weight = some[self.source].double().unsqueeze(1)
         expected = torch.zeros_like(y).index_add(0, self.target, (weight @ values).squeeze(1))

@@ -243,7 +243,8 @@ class BoundWalks(BoundBasis):
         if finite and any(bool(total.isinf().any()) for total in totals):
             fix = "shorten the sort, or use per='step'"
             reject("sorts", "walks that a float64 can count, to be normalised", "more from or to one node", fix)
-        sizes = torch.cat([total[total.isfinite() & (total != 0)].abs() for total in totals] or [torch.ones(1)])
+        one = torch.ones(1, device=self.device)
+        sizes = torch.cat([total[total.isfinite() & (total != 0)].abs() for total in totals] or [one])
         chains, others, dtype = masked._chains
         if sizes.numel() and (float(sizes.max()) > _MOST or float(sizes.min()) < 1 / _MOST):
             dtype = torch.float64

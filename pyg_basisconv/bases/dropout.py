@@ -21,7 +21,7 @@ def _draw(value: Tensor, seed: int) -> Tensor:
 @with_plain(lambda: 0)
 def _new_seed() -> int:
     """From torch's generator; in the portable path none is needed."""
-    return int(torch.randint(1 << 60, ()))
+    return int(torch.randint(1 << 60, (), device="cpu"))
 
 
 class Seeded:

@@ -100,7 +100,7 @@ class FiniteGroup:
 
 def _square(reflections: bool) -> list[Tensor]:
     """The symmetries of a square: quarter turns, as by torch.rot90; then reflections of the last axis, turned."""
-    turn, flip, one = torch.tensor([[0, -1], [1, 0]]), torch.tensor([[1, 0], [0, -1]]), torch.eye(2, dtype=torch.int64)
+    turn, flip, one = torch.tensor([[[0, -1], [1, 0]], [[1, 0], [0, -1]], [[1, 0], [0, 1]]], device="cpu")
     turns = [one, turn, turn @ turn, turn @ turn @ turn]
     return turns + [t @ flip for t in turns] * reflections
 
@@ -155,8 +155,8 @@ class BoundGroup(ImageFamily):
     def _members(self) -> Tensor:
         """(K', S, G) the member at each tap of the window, from each sheet of sources to each sheet of targets."""
         G, K = self.group.order, self.window.K
-        places = [torch.tensor(order).argsort() for order in self.taps]
-        members = torch.empty(K, 1 if self.lift else G, G, dtype=torch.int64)
+        places = [torch.tensor(order, device="cpu").argsort() for order in self.taps]
+        members = torch.empty(K, 1 if self.lift else G, G, dtype=torch.int64, device="cpu")
         for h in range(G):
             for s in range(members.shape[1]):
                 r = 0 if self.lift else self.group.table[self.group.inverse[h]][s]
@@ -274,7 +274,7 @@ class Group(Gridded):
         if self.window is None:
             sheet: Any = BoundGrid(Lattice((), (), (), ()), [()], 1, graph.dtype, graph.device)  # 1 x 1
         else:
-            sheet = self.window.bind(grid=shape if self.lift else shape[1:], dtype=graph.dtype).to(graph.device)
+            sheet = self.window.on_grid(shape if self.lift else shape[1:], graph.dtype, graph.device)
         return BoundGroup(self.group, sheet, self._taps, self.lift, rows)
 
     def extra_repr(self) -> str:

@@ -135,8 +135,8 @@ def matrix_and_identity(family: BoundBasis) -> tuple[Tensor, Tensor]:
     dtype = acc_dtype(family.dtype)
     nodes = torch.arange(family.M, device=family.device)
     ones = torch.ones(family.M, dtype=dtype, device=family.device)
-    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M)).coalesce()
-    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye
+    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M), device=family.device)
+    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye.coalesce()
 
 
 def _add(total: Tensor | None, factor: float, z: Tensor) -> Tensor:
@@ -309,9 +309,10 @@ class Chebyshev(Basis):
         if graph.N and abs(L - L.T).max() > 1e-6 * max(1.0, abs(L).max()):
             reject("lambda_max", "an undirected graph for 'exact'", "a directed one", "pass a number, or None")
         if graph.N < 3 or not L.count_nonzero():
-            return max([0.0, *torch.linalg.eigvalsh(torch.as_tensor(L.toarray())).tolist()])
-        start = torch.rand(graph.N, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
-        return float(eigsh(L, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
+            return max([0.0, *torch.linalg.eigvalsh(torch.from_numpy(L.toarray())).tolist()])
+        random = torch.Generator().manual_seed(0)
+        start = torch.rand(graph.N, generator=random, dtype=torch.float64, device="cpu")
+        return float(eigsh(L, k=1, which="LA", v0=start.numpy(), return_eigenvectors=False)[0])
 
     @property
     def norm(self) -> str | None:

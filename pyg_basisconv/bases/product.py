@@ -73,12 +73,10 @@ class BoundProduct(Derived):
         k, m, j, v = self.first.edges()
         second, i, n, w = self.second.edges()
         K2, N = self.second.K, self.N
-        left = torch.sparse_coo_tensor(
-            torch.stack([k.long() * self.M + m.long(), j.long()]), v.to(dtype), (self.first.K * self.M, self.first.N)
-        )
-        right = torch.sparse_coo_tensor(
-            torch.stack([i.long(), second.long() * N + n.long()]), w.to(dtype), (self.first.N, K2 * N)
-        )
+        rows = torch.stack([k.long() * self.M + m.long(), j.long()])
+        columns = torch.stack([i.long(), second.long() * N + n.long()])
+        left = torch.sparse_coo_tensor(rows, v.to(dtype), (self.first.K * self.M, self.first.N), device=v.device)
+        right = torch.sparse_coo_tensor(columns, w.to(dtype), (self.first.N, K2 * N), device=w.device)
         product = torch.sparse.mm(left, right).coalesce()
         row, column = product.indices()
         kind = (row // self.M) * K2 + column // N

@@ -110,7 +110,7 @@ class Resampling(Gridded):
 
     def along(self, axis: int, sources: int) -> Tensor:
         """(m, n) the matrix of one axis: what torch's function makes of unit vectors."""
-        eye = torch.eye(sources, dtype=torch.float64)
+        eye = torch.eye(sources, dtype=torch.float64, device="cpu")
         return self.resample(eye.unsqueeze(1), [axis]).squeeze(1)
 
     def build(self, graph: Graph) -> BoundBasis:

@@ -307,14 +307,14 @@ class Trie:
         """
         for member in self.ending_at_root:
             places = torch.arange(self.M, device=self.device).expand(2, -1)
-            yield member, torch.sparse_coo_tensor(places, torch.ones_like(places[0], dtype=self.dtype), [self.M] * 2)
+            yield member, _sparse(places, torch.ones_like(places[0], dtype=self.dtype), (self.M, self.M))
         held: dict[int, tuple[Tensor, int]] = {}
         for index, node in enumerate(self.nodes, 1):
             product = _coo(node.part.matrix)
             if node.part.starts is not None:
                 start, column = product.indices()
                 places = torch.stack([node.part.starts.index_select(0, start), column])
-                product = torch.sparse_coo_tensor(places, product.values(), (self.M, product.shape[1])).coalesce()
+                product = _sparse(places, product.values(), (self.M, product.shape[1])).coalesce()
             else:
                 before, left = held.pop(node.parent)
                 if left > 1:
@@ -328,7 +328,7 @@ class Trie:
             for member in node.members:
                 (source, target), values = product.indices(), product.values()
                 places = torch.stack([source, node.part.rows.index_select(0, target)])
-                yield member, torch.sparse_coo_tensor(places, values, (self.M, self.M))
+                yield member, _sparse(places, values, (self.M, self.M))
 
     def map(self, change: Change, device: torch.device) -> "Trie":
         """The same with other matrices."""
@@ -347,7 +347,11 @@ def _coo(matrix: Explicit) -> Tensor:
     """(M, N), sparse."""
     _, source, target, weight = matrix.edges()
     places = torch.stack([source.long(), target.long()])
-    return torch.sparse_coo_tensor(places, weight, (matrix.M, matrix.N)).coalesce()
+    return _sparse(places, weight, (matrix.M, matrix.N)).coalesce()
+
+
+def _sparse(places: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    return torch.sparse_coo_tensor(places, values, size, device=values.device)
 
 
 def _max_entries(first: Tensor, second: Tensor) -> float:

@@ -47,7 +47,7 @@ class Flattened:
         if value is None or isinstance(value, bool):
             return str(value)
         if isinstance(value, float):  # as a number, torch.compile would take it for a constant
-            tensors.append(torch.scalar_tensor(value, dtype=torch.float64))
+            tensors.append(torch.scalar_tensor(value, dtype=torch.float64, device="cpu"))
             return f"'f{len(tensors) - 1}'"
         if isinstance(value, int):
             self.integers.append(value)

@@ -69,7 +69,7 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
         flat.add_parameter(name, parameter)
     if any(_draws(part) for part in layer.modules()):
         # Each call draws anew; a call that is made again, as with checkpoints, draws the same.
-        flat.add("seed", torch.randint(1 << 60, ()))
+        flat.add("seed", torch.randint(1 << 60, (), device="cpu"))
     tensors, device = flat.tensors, flat.tensors[0].device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     grad = torch.is_grad_enabled()
@@ -186,7 +186,7 @@ def _layer_fake(
         )
         plain = (torch.float64, torch.int64, torch.int32)
         found = [y if y.dtype in plain else y.to(dtype) for y, dtype in zip(found, dtypes, strict=True)]
-    return found, torch.empty((), dtype=torch.int64)
+    return found, torch.empty((), dtype=torch.int64, device="cpu")
 
 
 def _layer_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[list[Tensor], Tensor]) -> None:

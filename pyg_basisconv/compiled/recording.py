@@ -47,7 +47,7 @@ def keep_record(found: Sequence[Tensor], leaves: list[Tensor], saved: "SavedArgu
         leaves: the arguments that need a gradient.
         saved: of this evaluation.
     """
-    ticket = torch.zeros((), dtype=torch.int64)
+    ticket = torch.zeros((), dtype=torch.int64, device="cpu")
     if any(y.requires_grad for y in found):
         number = id(ticket)
         outputs = [_gradient_edge(y) if y.requires_grad else None for y in found]

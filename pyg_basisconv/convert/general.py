@@ -153,7 +153,8 @@ def attended(layer: Any) -> nn.Module:
     ends, edge = Additive(projected=True, target=None), Edge(R, inner=D) if R else None
     score: Any = ends if edge is None else ends + edge
     if by_dot:
-        score = Dot(D, 1 / float(layer.scaler), biased, edge_dim=R, mix="both" if R else "key")
+        scaler = D**0.5 if layer.scaler.is_meta else float(layer.scaler)  # it has no number there
+        score = Dot(D, 1 / scaler, biased, edge_dim=R, mix="both" if R else "key")
     elif not directed:
         score = MLP(None, nn.Identity(), True, "own", bias=biased, edge_dim=R)
     activated, widths = score.then(nn.LeakyReLU(0.2)), (P, own) if directed and own != P else P

@@ -57,8 +57,7 @@ class ConvertedTransposed(ConvertedGrid):
             return super().forward(input)
         window = self._reaching(input.shape, list(output_size))
         grid = tuple(map(int, input.shape[-len(window.kernel_size) :]))
-        bound = window.bind(grid=grid, dtype=input.dtype)
-        return super().forward(input, bound if input.device.type == "cpu" else bound.to(input.device))
+        return super().forward(input, window.on_grid(grid, input.dtype, input.device))
 
     def _reaching(self, shape: torch.Size, size: list[int]) -> Window:
         """The window with the output padding for an output size."""

@@ -222,7 +222,7 @@ class ConvertedPAN(GraphLayer):
 def _matrix(found: Paths, value: Tensor, N: int) -> Any:
     if not WITH_TORCH_SPARSE:
         indices = torch.stack([found.target, found.source])
-        return torch.sparse_coo_tensor(indices, value, (N, N), is_coalesced=True)
+        return torch.sparse_coo_tensor(indices, value, (N, N), device=value.device, is_coalesced=True)
     about = {"row": found.target, "col": found.source, "value": value}
     return SparseTensor(**about, sparse_sizes=(N, N), is_sorted=True, trust_data=True)
 

@@ -158,8 +158,8 @@ class ConvertedRGCN(Converted):
         """(M, P) the one-hot features of the nodes; sparse."""
         rows = torch.arange(self._count(numbers), device=self.weight.device)
         places = torch.stack([rows, rows if numbers is None else numbers.long()])
-        size = (len(rows), self.theta.P)
-        return torch.sparse_coo_tensor(places, self.weight.new_ones(len(rows)), size, is_coalesced=True)
+        ones, size = self.weight.new_ones(len(rows)), (len(rows), self.theta.P)
+        return torch.sparse_coo_tensor(places, ones, size, device=ones.device, is_coalesced=True)
 
 
 @once
@@ -191,4 +191,4 @@ class NodeInputs(NamedTuple):
 
 @once
 def _in_order(numbers: Tensor) -> bool:
-    return torch.equal(numbers, torch.arange(len(numbers)).to(numbers))
+    return torch.equal(numbers, torch.arange(len(numbers), dtype=numbers.dtype, device=numbers.device))

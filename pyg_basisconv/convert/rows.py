@@ -132,7 +132,7 @@ def _turning(packed: PackedSequence | None) -> Callable[[Tensor], Tensor]:
     if packed is None:
         return lambda t: t.flip(0)
     sizes = packed.batch_sizes
-    there = sizes.unsqueeze(1) > torch.arange(int(sizes[0]))  # (T, B)
+    there = sizes.unsqueeze(1) > torch.arange(int(sizes[0]), device=sizes.device)  # (T, B)
     step, entry = there.nonzero(as_tuple=True)
     row = (sizes.cumsum(0) - sizes)[there.sum(0)[entry] - 1 - step] + entry
     return lambda t: t.index_select(0, row.to(t.device))
@@ -224,7 +224,8 @@ def bags_of(offsets: Tensor, count: int, to_the_end: bool) -> Tensor:
         end = f"{count} as the last" if to_the_end else f"at most {count}"
         expected = f"0 first, then no less than the one before, and {end}, the number of indices"
         reject("offsets", expected, offsets.tolist(), "give the start of each bag")
-    return torch.searchsorted(offsets.contiguous(), torch.arange(count).to(offsets), right=True) - 1
+    numbers = torch.arange(count, dtype=offsets.dtype, device=offsets.device)
+    return torch.searchsorted(offsets.contiguous(), numbers, right=True) - 1
 
 
 rule(

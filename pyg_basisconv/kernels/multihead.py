@@ -122,7 +122,7 @@ def sum_channels(table: Tensor, c: int) -> Tensor:
 def block_columns(vectors: Tensor) -> Tensor:
     """(*, c, D) -> (*, c D, c): the product with it is one inner product per head."""
     *lead, c, D = vectors.shape
-    eye = _constant("eye", c, vectors, lambda: torch.eye(c).to(vectors).unsqueeze(1))
+    eye = _constant("eye", c, vectors, lambda: torch.eye(c, dtype=vectors.dtype, device=vectors.device).unsqueeze(1))
     return (vectors.unsqueeze(-1) * eye).reshape(*lead, c * D, c)
 
 

@@ -20,7 +20,7 @@ _CHUNK = 1 << 22  # numbers per chunk where torch has no kernel
 # warning would only puzzle users.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
+    torch.sparse_csr_tensor([0, 0], [], [], (1, 1), device="cpu")
 
 
 # The index tensors of a pattern: [ptr, index] by target; with gradients also [t_ptr, t_index] by source; if the
@@ -54,7 +54,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     if csr and not x.is_cuda and not torch.is_autocast_enabled(x.device.type):
         values = x.new_ones(E) if weight is None else weight
         size = (ptr.numel() - 1, M)
-        return torch.sparse_csr_tensor(ptr, index, values, size, check_invariants=False) @ x
+        return torch.sparse_csr_tensor(ptr, index, values, size, device=x.device, check_invariants=False) @ x
     # A sparse-dense product is a weighted sum of embeddings: the sources are the words, the targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
 
@@ -172,8 +172,8 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
     if native and x.shape[0] * y.shape[0] >= E:  # torch refuses more entries than M N
         # Written into its own input, which torch would copy otherwise; zeros, as torch reads it even with beta = 0.
-        values = x.new_zeros(E)
-        sampled = torch.sparse_csr_tensor(ptr, index, values, (y.shape[0], x.shape[0]), check_invariants=False)
+        values, size = x.new_zeros(E), (y.shape[0], x.shape[0])
+        sampled = torch.sparse_csr_tensor(ptr, index, values, size, device=x.device, check_invariants=False)
         torch.sparse.sampled_addmm(sampled, y.contiguous(), x.contiguous().t(), beta=0.0, out=sampled)
         return values
     row = rows_of(ptr, index)

@@ -30,7 +30,8 @@ def collect(values: Tensor, end: End) -> Tensor:
         values = values.index_select(0, order[0])
     elif not values.is_cuda and values.dtype in _WIDE and not torch.is_autocast_enabled("cpu"):
         # A sparse matrix times ones is twice as fast as segment_reduce; its columns do not matter.
-        matrix = torch.sparse_csr_tensor(ptr, group, values, (groups, groups), check_invariants=False)
+        size = groups, groups
+        matrix = torch.sparse_csr_tensor(ptr, group, values, size, device=values.device, check_invariants=False)
         return matrix @ values.new_ones(groups)
     return torch.segment_reduce(values, "sum", offsets=ptr.long(), unsafe=True)
 

@@ -70,7 +70,7 @@ class Chunk:
     def groups(self) -> list[Tensor]:
         """[ptr, index, kind]: the first pair of each member, the target of each pair, the type of each member."""
         kinds, first, behind = zip(*self.members, strict=True)
-        ptr, kind = torch.tensor([[*first, behind[-1]], [*kinds, 0]], dtype=self.at.dtype).to(self.at.device)
+        ptr, kind = torch.tensor([[*first, behind[-1]], [*kinds, 0]], dtype=self.at.dtype, device=self.at.device)
         return [ptr, self.at, kind[:-1]]
 
     @kept

@@ -32,5 +32,5 @@ class Dropout(torch.nn.Dropout):
         *ends, values = constituents(x)  # the very indices, by which a layer knows the pattern again
         values = dropout(values, self.p)
         if x.layout == torch.sparse_coo:
-            return torch.sparse_coo_tensor(ends[0], values, x.shape, is_coalesced=True)
-        return torch.sparse_compressed_tensor(ends[0], ends[1], values, x.shape, layout=x.layout)
+            return torch.sparse_coo_tensor(ends[0], values, x.shape, device=x.device, is_coalesced=True)
+        return torch.sparse_compressed_tensor(ends[0], ends[1], values, x.shape, layout=x.layout, device=x.device)

@@ -168,7 +168,7 @@ class BasisRNN(nn.Module):
             reject("x", "one batch dimension, with lengths", f"shape {tuple(x.shape)}", "flatten several into one")
         fix = "give the number of steps of each sequence"
         try:
-            lengths = torch.as_tensor(lengths)
+            lengths = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths, device="cpu")
         except (RuntimeError, TypeError, ValueError):
             reject("lengths", f"{B} integers, one per sequence", repr(lengths), fix)
         numbers = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)

@@ -270,4 +270,4 @@ def _split_columns(x: Tensor, groups: int) -> Tensor:
     (row, column), values = coo._indices(), coo.values() if x.requires_grad else coo._values().clone()
     M, P = x.shape
     places = torch.stack([row * groups + column // (P // groups), column])
-    return torch.sparse_coo_tensor(places, values, (M * groups, P), is_coalesced=coo.is_coalesced())
+    return torch.sparse_coo_tensor(places, values, (M * groups, P), device=x.device, is_coalesced=coo.is_coalesced())

@@ -117,5 +117,5 @@ class Split(Pass):
         return self.rows(x).unflatten(-1, (self.K, self.inner)).movedim(-2, 0)  # (K, *, M, D)
 
     def dense(self, width: int = -1) -> Tensor:
-        group = torch.arange(self.P) // self.inner
-        return torch.diag_embed((group == torch.arange(self.K)[:, None]).to(torch.get_default_dtype()))
+        group, members = torch.arange(self.P, device="cpu") // self.inner, torch.arange(self.K, device="cpu")
+        return torch.diag_embed((group == members[:, None]).to(torch.get_default_dtype()))

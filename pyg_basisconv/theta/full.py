@@ -116,6 +116,11 @@ class Pass(Theta):
         return self.scale if isinstance(self.scale, tuple) else (self.scale,) * self.K
 
     @property
+    def _exact_scales(self) -> Tensor:
+        """(K,) as exact as in Python, and on the CPU, whatever torch's default device is."""
+        return torch.tensor(self.scales, dtype=torch.float64, device="cpu")
+
+    @property
     def common_scale(self) -> float | None:
         scale = self.scale
         if type(self) is not Pass or self.combine != "sum":  # subclasses do more
@@ -152,19 +157,18 @@ class Pass(Theta):
         return total
 
     def dense(self, width: int = -1) -> Tensor:
-        P, scales = self._input_width(width), torch.tensor(self.scales, dtype=torch.float64)  # as exact as in Python
+        P, scales = self._input_width(width), self._exact_scales
         if self.combine == "sum":
-            return torch.eye(P, dtype=torch.float64) * scales.view(-1, 1, 1)
-        eye = torch.eye(P if self.combine == "concat" else self.outputs(P), dtype=torch.float64)
+            return torch.eye(P, dtype=scales.dtype, device=scales.device) * scales.view(-1, 1, 1)
+        own = P if self.combine == "concat" else self.outputs(P)
+        eye = torch.eye(own, dtype=scales.dtype, device=scales.device)
         both = torch.kron(scales.diag(), eye).view(self.K, len(eye), self.K, len(eye))
         return both.flatten(2) if self.combine == "concat" else both.flatten(0, 1).transpose(0, 1)
 
     def blocks(self, width: int) -> Blocks | None:
         if self.splits or not self.sums:  # most of them are zeros
             return None
-        return Blocks(
-            torch.tensor(self.scales, dtype=torch.float64).view(-1, 1, 1, 1).expand(-1, self._input_width(width), 1, 1)
-        )
+        return Blocks(self._exact_scales.view(-1, 1, 1, 1).expand(-1, self._input_width(width), 1, 1))
 
     def _input_width(self, width: int) -> int:
         if self.P < 0 and width < 0:

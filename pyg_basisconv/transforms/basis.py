@@ -1,5 +1,7 @@
 """Stores the edges of a basis as attributes of data, and finds those among a sample of nodes."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -97,16 +99,17 @@ class AddBasis(BaseTransform):
         if weight is None and self.weight not in (None, "edge_weight"):
             reject("weight", "an attribute of the data", repr(self.weight), f"there are {sorted(data.keys())}")
         x, grid = data.get("x"), data.get("grid")
-        return self.basis.bind(
-            edges,
-            weight,
-            data.get("edge_type"),
-            size=data.num_nodes,
-            dtype=x.dtype if weight is None and isinstance(x, Tensor) and x.is_floating_point() else None,
-            batch=data.get("batch"),
-            lambda_max=data.get("lambda_max"),
-            grid=grid.tolist() if isinstance(grid, Tensor) else grid,
-        )
+        with x.device if isinstance(x, Tensor) else nullcontext():  # of a basis without edges nothing else says it
+            return self.basis.bind(
+                edges,
+                weight,
+                data.get("edge_type"),
+                size=data.num_nodes,
+                dtype=x.dtype if weight is None and isinstance(x, Tensor) and x.is_floating_point() else None,
+                batch=data.get("batch"),
+                lambda_max=data.get("lambda_max"),
+                grid=grid.tolist() if isinstance(grid, Tensor) else grid,
+            )
 
     def __repr__(self) -> str:
         options = f"attr={self.attr!r}, weight={self.weight!r}, replace={self.replace}"

@@ -130,7 +130,7 @@ _Grid = tuple[Tensor, Tensor, Tensor, Tensor | None]  # positions, ends, types a
 
 
 def _grid(window: Gridded, shape: tuple[int, ...], device: torch.device) -> _Grid:
-    bound = window.bind(grid=shape, dtype=torch.float64)
+    bound = window.on_grid(shape, torch.float64, torch.device("cpu"))
     if bound.target_grid != shape:
         fix = "pad it, such as padding='same' with stride 1"
         reject("window", f"as many targets as sources on the grid {shape}", f"{bound.target_grid} targets", fix)

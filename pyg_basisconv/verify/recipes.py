@@ -198,7 +198,7 @@ def _relational(kind: str, options: Options, change: Any) -> Iterator[Case]:
     edge_index = change(edge_index, (N, N))
     edges = edge_index, types[: edge_index.shape[1]]
     yield case(P, [features(N, P)], lambda f, x: f(x, *edges))
-    numbers = torch.randint(N, (11,))
+    numbers, every = torch.randint(N, (11,)), torch.arange(N)
     if options.get("flow") != "target_to_source":  # PyG confuses the two sides there
         both = typed_graph(7, 4)
         for width in (P, 3):
@@ -207,7 +207,7 @@ def _relational(kind: str, options: Options, change: Any) -> Iterator[Case]:
             yield case(N, [], lambda f: f((numbers[:7], numbers[7:]), *both))
     if "num_blocks" not in options:
         yield case(N, [], lambda f: f(None, *edges))
-        yield case(N, [], lambda f: f(torch.arange(N), *edges))
+        yield case(N, [], lambda f: f(every, *edges))
         if kind == "RGCNConv":  # FastRGCNConv ignores which numbers are given
             few = typed_graph(11, 11)
             yield case(N, [], lambda f: f(numbers, *few))
@@ -330,7 +330,7 @@ def _labels(kind: str, options: Options, change: Any) -> Iterator[Case]:
     """All labels, and some of them along edges with weights; with a product, since the layer has no gradient."""
     case, (edge_index, weight) = compared(made(kind, options)), graph()
     edges, mask = change(edge_index, (N, N)), torch.rand(N) < 0.5
-    weight = weight[: edges.shape[1]]
+    weight, labels = weight[: edges.shape[1]], torch.arange(N) % 3
 
     def step(y: Tensor) -> Tensor:
         return y.clamp(-1.0, 1.0)
@@ -341,7 +341,7 @@ def _labels(kind: str, options: Options, change: Any) -> Iterator[Case]:
 
     yield case([features(N, 1)], times)
     yield case([features(N, P)], lambda f, y: times(f, y, y, mask, weight.to(y), step))
-    yield case([features(N, 1)], lambda f, y: times(f, y, torch.arange(N) % 3))
+    yield case([features(N, 1)], lambda f, y: times(f, y, labels))
 
 
 def differentiable_products() -> AbstractContextManager[Any]:
@@ -481,7 +481,7 @@ def _cells(kind: str, options: Options, change: Any) -> Iterator[Case]:
 
 def along(f: Any, x: Tensor, *state: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
     """What a recurrent layer gives for sequences, from a state or from zeros; packed ones, where they have lengths."""
-    given = x if lengths is None else pack_padded_sequence(x, torch.tensor(lengths), f.batch_first, False)
+    given = x if lengths is None else pack_padded_sequence(x, torch.tensor(lengths, device="cpu"), f.batch_first, False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # torch, of its kernels
         return flat(f(given, (state if len(state) > 1 else state[0]) if state else None))

@@ -59,7 +59,7 @@ class Instances:
 
     def reached(self, node: int) -> Tensor:
         """(N,) the number of walks from a node to each node."""
-        start = torch.zeros(self.N, 1, dtype=torch.float64)
+        start = torch.zeros(self.N, 1, dtype=torch.float64, device=self.edge_index.device)
         start[node] = 1
         return self.stepwise.expand(start)[0, :, 0]
 
@@ -67,7 +67,7 @@ class Instances:
         """Walks from a node to a node, as lists of nodes, up to a number of them."""
         found: dict[tuple[int, ...], None] = {}
         for sequence in self.sort.sequences:
-            steps, last = self._steps(sequence), torch.zeros(self.N, dtype=torch.float64)
+            steps, last = self._steps(sequence), torch.zeros(self.N, dtype=torch.float64, device=self.edge_index.device)
             last[end] = 1
             first, *lefts = _completions(steps, last)
             walks = [[start]] if first[start] else []
@@ -86,7 +86,7 @@ class Instances:
         """Where there is no walk: the step at which they end, from 1 on, in the sequence that leads farthest."""
         farthest: tuple[int, str] | None = None
         for sequence in self.sort.sequences:
-            here = torch.ones(self.N, dtype=torch.bool)
+            here = torch.ones(self.N, dtype=torch.bool, device=self.edge_index.device)
             for at, (step, (source, target, _)) in enumerate(zip(sequence, self._steps(sequence), strict=True), 1):
                 there = torch.zeros_like(here)
                 there[target[here[source.long()]].long()] = True
@@ -139,9 +139,10 @@ class Instances:
     def samples(self, number: int) -> list[list[int]]:
         """Some distinct walks, as lists of nodes; all walks of a sequence are equally likely."""
         random, found = torch.Generator().manual_seed(1), dict[tuple[int, ...], None]()
-        for sequence in torch.randperm(len(self.sort.sequences), generator=random).tolist():
+        for sequence in torch.randperm(len(self.sort.sequences), generator=random, device="cpu").tolist():
             steps = self._steps(self.sort.sequences[sequence])
-            first, *lefts = _completions(steps, torch.ones(self.N, dtype=torch.float64))
+            ones = torch.ones(self.N, dtype=torch.float64, device=self.edge_index.device)
+            first, *lefts = _completions(steps, ones)
             if 0 < float(first.sum()) < torch.inf:
                 for _ in range(4 * number):
                     walk = [_drawn(first, random)]
@@ -164,5 +165,5 @@ def _completions(steps: list[Any], last: Tensor) -> list[Tensor]:
 
 def _drawn(weights: Tensor, random: torch.Generator) -> int:
     total = weights.cumsum(0)
-    drawn = torch.rand(1, generator=random, dtype=torch.float64) * total[-1]
+    drawn = torch.rand(1, generator=random, dtype=torch.float64, device="cpu").to(total.device) * total[-1]
     return int(torch.searchsorted(total, drawn, right=True).clamp(max=len(total) - 1))

@@ -180,7 +180,7 @@ def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings
     """
     relation = any(graph.relations.find(name) is not None for name in (target, target.removeprefix("^")))
     labels = None if relation else _labels(graph, target)
-    hidden = torch.tensor([graph.relations.id(name) for name in without], dtype=torch.long)
+    hidden = graph.edge_type.new_tensor([graph.relations.id(name) for name in without])
     kept = ~torch.isin(graph.edge_type, hidden)
     told = target if labels is None else labels
     found = suggest_sorts(graph.edge_index[:, kept], graph.edge_type[kept], told, graph.relations, **settings)
@@ -215,8 +215,8 @@ def _labels(graph: NamedGraph, path: str) -> Tensor:
         found.append((entity, classes.setdefault(label, len(classes))))
     if not found:
         reject(path, "labels of entities", "an empty file", "write entity<tab>label")
-    labels = torch.zeros(graph.num_nodes, len(classes))
-    labels[tuple(torch.tensor(found).t())] = 1
+    labels = torch.zeros(graph.num_nodes, len(classes), device="cpu")
+    labels[tuple(zip(*found, strict=True))] = 1
     return labels
 
 

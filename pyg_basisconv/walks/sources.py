@@ -46,7 +46,7 @@ def _of_triples(paths: list[Path]) -> NamedGraph:
             found[h, r, nodes.setdefault(tail, len(nodes))] = None
     if not found:
         reject(" and ".join(map(str, paths)), "triples", "an empty file", "write head<tab>relation<tab>tail")
-    table = torch.tensor(list(found), dtype=torch.long).view(-1, 3)
+    table = torch.tensor(list(found), dtype=torch.long, device="cpu").view(-1, 3)
     edge_index, edge_type = table[:, ::2].t().contiguous(), table[:, 1].contiguous()
     return NamedGraph(edge_index, edge_type, len(nodes), list(nodes), list(nodes), Vocabulary(list(relations)))
 
@@ -84,7 +84,11 @@ def _of_hetero(data: HeteroData, where: str) -> NamedGraph:
     if not all(0 <= number <= NODES for number in sizes.values()):
         reject(where, f"at most {NODES:,} nodes of each type", shown(sizes), "correct num_nodes")
     first = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-    edges = [data[s, r, t].edge_index + torch.tensor([[first[s]], [first[t]]]) for s, r, t in data.edge_types]
+    edges = []
+    for s, r, t in data.edge_types:
+        given = data[s, r, t].edge_index
+        edges.append(given + torch.tensor([[first[s]], [first[t]]], device=given.device))
+    device = edges[0].device if edges else "cpu"
     if any(some.dtype != torch.long for some in edges):
         reject(where, "integers in edge_index", [some.dtype for some in edges], "convert it with .long()")
     identifiers = [f"{t} {i}" for t, number in sizes.items() for i in range(number)]
@@ -94,9 +98,10 @@ def _of_hetero(data: HeteroData, where: str) -> NamedGraph:
         if not (isinstance(given, list) and len(given) == number and all(isinstance(name, str) for name in given)):
             reject(where, f"names of {t!r}: a list of {number} strings", type(given).__name__, "correct or delete it")
         names += [name or identifier for name, identifier in zip(given, identifiers[first[t] :], strict=False)]
+    counts = [some.shape[1] for some in edges]
     return NamedGraph(
-        edge_index=torch.cat([torch.empty(2, 0, dtype=torch.long), *edges], 1),
-        edge_type=torch.repeat_interleave(torch.tensor([some.shape[1] for some in edges], dtype=torch.long)),
+        edge_index=torch.cat([torch.empty(2, 0, dtype=torch.long, device=device), *edges], 1),
+        edge_type=torch.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=device)),
         num_nodes=len(identifiers),
         entities=names,
         identifiers=identifiers,

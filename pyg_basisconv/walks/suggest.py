@@ -334,7 +334,8 @@ class _Search:
     def examples(self, ways: tuple[Way, ...], predicted: csr_matrix, words: Vocabulary) -> tuple[tuple[int, ...], ...]:
         """Walks of different starts that find facts, the clearest first."""
         right, here = predicted.multiply(self.facts.y).tocoo(), self.walk(ways)
-        sort, along = _sort(ways, words), torch.isin(self.types, torch.tensor([relation for relation, _ in ways]))
+        sort, used = _sort(ways, words), self.types.new_tensor([relation for relation, _ in ways])
+        along = torch.isin(self.types, used)
         edges, types = self.edges[:, along], self.types[along]
         predicted_relation, inverse = self.facts.way or (None, False)
         found: dict[int, tuple[int, ...]] = {}

@@ -196,8 +196,8 @@ def test_the_data_that_came_are_left_as_they_were_and_the_others_are_kept():
 def test_edges_are_computed_once_for_a_shape(monkeypatch):
     window = bases.Window(None, (3, 3), padding=1)
     to_grid, bound = ToGrid(window), []
-    bind = type(window).bind
-    monkeypatch.setattr(type(window), "bind", lambda self, *a, **k: bound.append(k["grid"]) or bind(self, *a, **k))
+    on_grid = type(window).on_grid
+    monkeypatch.setattr(type(window), "on_grid", lambda self, grid, *a: bound.append(grid) or on_grid(self, grid, *a))
     first, second = (to_grid(Data(x=image(1, 4, 5))) for _ in range(2))
     to_grid(Data(x=image(1, 4, 5), mask=torch.rand(4, 5) > 0.5))
     assert bound == [(4, 5)]
