@@ -12,6 +12,7 @@ from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch_geometric import EdgeIndex
 
 from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.features import is_head
 from tests import cases, oracle
 from tests.contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, layers, make, take, tensors, widths
 
@@ -90,6 +91,13 @@ def test_what_looks_like_the_head_and_is_not() -> None:
     y = conv((leaf, leaf[:3].detach()), **tensors(g))
     reference = bipartite_oracle(g, leaf, leaf[:3].detach(), conv)
     close(*(grad(t.square().sum(), leaf)[0] for t in (y, reference)))
+
+
+def test_the_head_is_not_copied_and_has_all_channels() -> None:
+    g, conv, x = cases.graph(M=6, N=3), make(BIPARTITE), draw(6, 3)
+    assert all(is_head(x[:N], x) for N in range(1, 7))
+    with pytest.raises(ValueError, match=r"x\[1\]: expected 3 channels"):
+        conv((x, x[:3, :2]), **tensors(g))
 
 
 @pytest.mark.parametrize("kind", ["leaf", "hook", "retained", "scaled", "rows of the same"])
