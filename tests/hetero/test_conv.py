@@ -155,6 +155,13 @@ def test_gcn_within_types():
     assert_same(conv(x, edges, weight), peer(x, edges, weight), list(x.values()))
 
 
+def test_types_that_have_a_result_have_a_bias():
+    for root_weight, expected in ((True, ["author", "paper"]), (False, ["paper"])):
+        metadata = ["author", "paper"], [WRITES]
+        assert list(HeteroBasisConv(3, 4, metadata, root_weight=root_weight).bias) == expected
+        assert not HeteroBasisConv(3, 4, metadata, root_weight=root_weight, bias=False).bias
+
+
 @pytest.mark.parametrize("root_weight", [True, False], ids=["root", "no root"])
 def test_types_that_are_not_there(root_weight: bool):
     conv, x = layer(WIDTHS, root_weight=root_weight), features(WIDTHS)
