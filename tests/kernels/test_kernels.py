@@ -185,6 +185,13 @@ def test_patterns_are_saved_without_what_follows_from_them() -> None:
         assert (saved.M, saved.N) == (one.M, one.N)
 
 
+@pytest.mark.parametrize("form", ["by_target", "by_source"])
+def test_copies_of_a_pattern_are_not_sorted_again(form: str) -> None:
+    copies = pattern(*SHAPES["tall"]).copies(3)
+    sorted_anew = getattr(Pattern(copies.source, copies.target, copies.M, copies.N), form)
+    torch.testing.assert_close(vars(copies)[form], sorted_anew, rtol=0, atol=0)
+
+
 class Largest(TorchDispatchMode):
     """The numbers in the largest tensor that any operation gives."""
 
