@@ -215,6 +215,8 @@ def test_beginnings_beyond_the_beam_are_left(monkeypatch: pytest.MonkeyPatch) ->
         ({"symmetric": 1}, "symmetric: "),
         ({"edge_index": torch.empty(2, 0).long(), "edge_type": torch.empty(0).long()}, "a graph with edges, got none"),
         ({"edge_type": torch.zeros(2).long()}, "expected shapes (2, E) and (E,)"),
+        ({"edge_index": torch.zeros(3, 4).long()}, "expected shapes (2, E) and (E,), got ((3, 4), (4,))"),
+        ({"edge_index": torch.zeros(2, 2, 2).long(), "edge_type": torch.zeros(2, 2).long()}, "expected shapes (2, E)"),
         ({"relations": ["played"]}, "edge_type: expected relations below 1, got 1"),
         ({"edge_index": torch.tensor([[0, 1, 2, -3], [4, 4, 5, 5]])}, "a negative one"),
         ({"edge_index": None}, "edge_index: expected a tensor of integers, got None"),
