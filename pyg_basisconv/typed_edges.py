@@ -19,8 +19,6 @@ from .kernels.pattern import extremes, in_range
 from .orders.compacted import Compact, Compaction, End
 from .sparse import Evaluate, Sparse, permute
 
-_FEW = 1 << 16  # members and targets that are looked through, however few edges there are
-
 
 class TypedEdges(Explicit):
     """Each edge belongs to one matrix of the family; (E,) weights."""
@@ -192,7 +190,7 @@ class ListedEdges(TypedEdges):
     @kept
     def nonzero_rows(self) -> NonzeroRows | None:
         K, M, N, E, dtype = self.K, self.M, self.N, self.E, self.dtype
-        if K == 1 or not E or K * N > _FEW + 4 * E:
+        if K == 1 or not E:
             return None
         entries, at, counts = paired(self.lists, K, (M, N), dtype)
         return NonzeroRows(ListedEdges(1, M, at.size, [entries], dtype), torch.from_numpy(at), counts)
