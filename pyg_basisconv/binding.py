@@ -15,7 +15,7 @@ from .graph import Graph, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
 from .program import Call, reads_in_each_call
-from .reading import read_graph
+from .reading import read_edges, read_graph
 from .theta import Theta
 
 Reader = Callable[[Any], Tensor]  # from the x of a call to the rows that the family reads
@@ -165,7 +165,7 @@ def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> 
     """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
     has to be bound like a first one.
     """
-    x, (M, N) = call.x, sizes(call.size)
+    x, (M, N) = call.x, (None, None) if call.size is None else sizes(call.size)
     pair = isinstance(x, tuple | list)
     source = x[0] if pair else x
     rows = source.shape[-2]
@@ -175,19 +175,26 @@ def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> 
         features, M, N, target_row = read_features(x, M, N, None, layer._modules["theta"], basis.reads_target)
         if features is not source:
             return None
-    if autocasting(source.device):
-        return None
-    graph = read_graph(
-        *call[1:4],
-        size=(M, rows if N is None else N),
-        dtype=source.dtype,
-        device=source.device,
-        target_row=target_row,
-        sources=rows if pair else None,
-        flow=layer.flow,
-        seen=seen,
-        in_each_call=reads_in_each_call(layer._modules["basis"], call.edge_weight),
-    )
+    N, about = rows if N is None else N, (source.dtype, source.device, target_row, rows if pair else None)
+    edges, weight, kind = call[1:4]
+    graph = None
+    if weight is None and kind is None and layer.flow == "source_to_target":
+        graph = read_edges(edges, M, N, *about, seen)
+    if graph is None:
+        dtype, device, target_row, of_sources = about
+        graph = read_graph(
+            edges,
+            weight,
+            kind,
+            size=(M, N),
+            dtype=dtype,
+            device=device,
+            target_row=target_row,
+            sources=of_sources,
+            flow=layer.flow,
+            seen=seen,
+            in_each_call=reads_in_each_call(layer._modules["basis"], weight),
+        )
     return graph, sources if pair else whole
 
 

@@ -26,7 +26,7 @@ from .kernels.op import autocasting
 from .messages import Messages
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
-from .portable import fixed_mode, portable, with_plain
+from .portable import fixed_mode, portable, with_kernels, with_plain
 from .printing import arguments
 from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, witness
 from .theta import Theta, default
@@ -212,13 +212,13 @@ class BasisConv(Messages):
         seen = call_key(self, call) if computed else None
         return None if seen is None else (seen, self.basis.training)  # a vendor's kernel does not tell what it drops
 
-    @fixed_mode
+    @with_kernels  # as `call_key` gives no key to calls in the portable path
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that no program was made for; its form may be known from a call on another graph."""
-        programs, own, usual = self._programs, self.basis, not portable()
+        programs, own = self._programs, self._modules["basis"]
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
-        program = self._program_like(known, key, call) if usual and known is not None else None
+        program = None if known is None else self._program_like(known, key, call)
         if program is not None:
             return program(self, call)
         seen = witness(own, call)
@@ -229,7 +229,8 @@ class BasisConv(Messages):
         # Only an order that is possible on every graph may be used on others.
         always = chosen.chosen.form in ORDERS[chosen.order].always and not chosen.problem.cached
         if alike is not None and bound.graph is not None and always:
-            programs.forms[alike] = Form(chosen, evaluation.build if usual and self._is_plain(call) else None)
+            plain = self._is_plain(call) and not autocasting(bound.inputs.x.device)
+            programs.forms[alike] = Form(chosen, evaluation.build if plain else None)
             drop_oldest(programs.forms, FORMS)
         y = evaluation.result()
         return (y, bound.family.matrices) if observed else y
@@ -238,14 +239,14 @@ class BasisConv(Messages):
         """The program of a call on another graph than that of an earlier call of its form, without a plan. It is kept
         from the second call on this graph.
         """
-        own, programs = self.basis, self._programs
         if known.build is None:
             return None
-        seen, basis = witness(own, call) if programs.asked_before(key) else None, self._basis_for(call)
+        own, basis = self._modules["basis"], self._basis_for(call)
+        seen = witness(own, call)
         read = read_alike(self, basis, call, seen)
         program = None if read is None else known.build(basis, *read)
-        if program is not None and seen is not None:
-            programs.keep(key, own, call, program, seen)
+        if self._programs.asked_before(key) and program is not None:
+            self._programs.keep(key, own, call, program, seen)
         return program
 
     @torch.compiler.disable

@@ -13,6 +13,7 @@ from .cache import constituents
 from .errors import reject
 
 Ends = Tensor | tuple[Tensor, Tensor]  # the sources and the targets; of a tensor, its rows
+DENSE, _REVERSED = "edge_index", "reversed edge_index"  # forms of tensors of edges
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -106,7 +107,8 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
 
 def _dense(edge_index: Tensor, reverse: bool) -> Layout:
     here = (edge_index,)
-    return Layout(("edge_index", reverse), here, here, None, (None, None), lambda: _rows(edge_index, reverse))
+    form = _REVERSED if reverse else DENSE
+    return Layout(form, here, here, None, (None, None), lambda: _rows(edge_index, reverse))
 
 
 def _rows(edge_index: Tensor, reverse: bool) -> Ends:

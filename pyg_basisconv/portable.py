@@ -52,6 +52,20 @@ def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
     return on_one_path
 
 
+def with_kernels(function: Callable[P, R]) -> Callable[P, R]:
+    """Makes `portable()` False within a call, for callers that know that it is."""
+
+    @wraps(function)
+    def by_kernels(*args: P.args, **kwargs: P.kwargs) -> R:
+        token = _MODE.set(False)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _MODE.reset(token)
+
+    return by_kernels
+
+
 def with_plain(plain: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Pairs a function with its plain form, of the same arguments, which takes its place in the portable path.
 

@@ -82,7 +82,7 @@ class Programs:
     def __init__(self) -> None:
         self._kept: dict[Hashable, Entry] = {}  # while its tensors are there, no other storage has their address
         self.forms: dict[Hashable, Form] = {}  # see `form`
-        self._asked: dict[Hashable, bool] = {}  # keys of recent calls
+        self._asked: dict[int, bool] = {}  # hashes of the keys of recent calls
 
     def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
         return Programs, ()  # a copy makes its own
@@ -92,8 +92,9 @@ class Programs:
 
     def asked_before(self, key: Hashable) -> bool:
         """Whether a recent call had this key. If every graph comes only once, no program needs to be kept."""
-        before = self._asked.pop(key, False)
-        self._asked[key] = True
+        here = hash(key)
+        before = self._asked.pop(here, False)
+        self._asked[here] = True
         drop_oldest(self._asked, _LIMIT)
         return before
 

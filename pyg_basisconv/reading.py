@@ -14,7 +14,7 @@ from .graph import Counts, Graph, Size, sizes
 from .kernels.grids import Ints
 from .kernels.lists import LIMIT, arrays_of, narrow
 from .kernels.pattern import extremes, in_range, index_dtype
-from .layouts import Ends, Layout, check_form, layout
+from .layouts import DENSE, Ends, Layout, check_form, layout
 from .portable import any_seen, checked, portable
 
 _CPU = torch.device("cpu")
@@ -84,6 +84,34 @@ def read_graph(
         graph = given.read()
         return graph.holding_weight(graph.weight)
     return _GRAPHS.get((*edges.tensors, *numbers.values()), known, given.read, seen)
+
+
+def read_edges(
+    edges: Any,
+    M: int,
+    N: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    target_row: int | None,
+    sources: int | None,
+    seen: Witness,
+) -> Graph | None:
+    """`read_graph` of edges alone, in a tensor like one that it has read: checks their number of rows, and the numbers
+    in them. None for edges that are not on the CPU.
+    """
+    if type(edges) is not Tensor or edges.shape[0] != 2 or not edges.is_cpu or device != _CPU or max(M, N) > LIMIT:
+        return None
+
+    def read() -> Graph:
+        arrays = narrow(edges, (M if sources is None else sources, N))
+        if arrays is None:  # which is said there
+            return _Arguments(
+                layout(edges), None, None, M, N, dtype, device, None, None, target_row, sources, None
+            ).read()
+        return Graph(EdgeSet.of_arrays(arrays, None, M, N), None, dtype, None, None, target_row, sources)
+
+    known = DENSE, M, N, dtype, device, None, target_row, sources, None  # as there, so that both find the same graph
+    return _GRAPHS.get((edges, None, None, None, None), known, read, seen)
 
 
 class _Arguments(NamedTuple):

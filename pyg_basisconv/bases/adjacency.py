@@ -102,7 +102,8 @@ class Adjacency(GraphMatrix):
         if self.norm == "sym":
             check_square(graph, "for norm='sym'", "use norm='mean'")
         if self.norm is not None:
-            edges = edges._replace(weight=over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype))
+            weight = over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype)
+            edges = List(edges.kind, edges.source, edges.target, weight)
         return [edges]
 
     def matrix(self, graph: Graph) -> tuple[EdgeSet, Tensor | None]:

@@ -224,6 +224,10 @@ class ListedConcat(BoundConcat):
     def parts(self) -> Sequence[BoundBasis]:
         return tuple(self._bind())
 
+    @cached_property
+    def adjoint(self) -> BoundBasis:
+        return self.typed.adjoint
+
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundConcat, (self.parts,)
 

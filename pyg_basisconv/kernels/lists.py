@@ -187,10 +187,13 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
     """
     (M, N), at_target = sizes, members == "target"
     if _compiled(lists[0]):
-        E = sum([e.source.size for e in lists])
+        E, of_ones = 0, True
+        for edges in lists:
+            E += edges.source.size
+            of_ones = of_ones and edges.weight is None
         ptr: Array = np.empty((N * K if at_target else N) + 1, np.int32)
         index: Array = np.empty(E, np.int32)
-        values = None if _of_ones(lists) else np.empty(E, _FLOATS[dtype])
+        values = None if of_ones else np.empty(E, _FLOATS[dtype])
         if not KERNELS.compressed(lists, K, at_target, M, N, ptr, index, values):
             _reject(lists, K, sizes)
         return _matrix(values, ptr, index)
