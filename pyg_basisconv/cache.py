@@ -27,14 +27,18 @@ _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here take
 
 
 class cached_property(functools.cached_property[_T]):
-    """Python's, as it is from 3.12 on: before, one lock serves all instances, and a fork may leave it locked."""
+    """Python's, as it is from 3.12 on: before, one lock serves all instances, and a fork may leave it locked. What is
+    cached is made outside of inference mode, as later calls may train.
+    """
 
     if not TYPE_CHECKING:  # there, it has the type that Python's has
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
                 return self
-            return vars(instance).setdefault(self.attrname, self.func(instance))
+            inferring = torch.is_inference_mode_enabled()
+            made = outside_inference_mode(self.func, instance) if inferring else self.func(instance)
+            return vars(instance).setdefault(self.attrname, made)
 
 
 def outside_inference_mode(build: Callable[..., _T], *args: Any) -> _T:
@@ -46,9 +50,8 @@ def outside_inference_mode(build: Callable[..., _T], *args: Any) -> _T:
 
 
 class kept(cached_property[_T]):
-    """A cached property that holds tensors. They are made outside of inference mode, as later calls may train.
-
-    Nothing is cached in the portable path, where tensors may be fake ones, or belong to a transform.
+    """A cached property that holds tensors. In the portable path, where these may be fake ones or a transform's,
+    nothing is cached.
     """
 
     if not TYPE_CHECKING:

@@ -13,7 +13,6 @@ from .errors import reject
 from .kernels.grids import Ints
 from .kernels.lists import List, lists_of
 from .kernels.op import acc_dtype
-from .portable import with_plain
 
 _T = TypeVar("_T")
 
@@ -71,7 +70,6 @@ class Graph:
         return self.structure.E
 
     @property
-    @with_plain(lambda self: None)
     def as_list(self) -> List | None:
         """The edges as numpy arrays, if they are on the CPU and have no weights; None otherwise."""
         arrays = self.structure.arrays

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .backend import uses_triton
 from .bound import CONSTRUCTORS, EdgeList, Explicit
-from .cache import cached_property, kept, outside_inference_mode
+from .cache import cached_property, kept
 from .costs import Direction, Work
 from .edge_set import EdgeSet
 from .errors import reject, shape_or_type
@@ -58,8 +58,9 @@ class TypedEdges(Explicit):
         return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
 
     def combine_rows(self, z: Tensor) -> Tensor:
-        z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
-        return spmm_rows(z, *self._from)
+        if self.K == 1:
+            return self.expand_rows(z)
+        return spmm_rows(z.view(self.M * self.K, z.shape[1] // self.K), *self._from)
 
     @property
     def total(self) -> "TypedEdges":
@@ -179,13 +180,11 @@ class ListedEdges(TypedEdges):
 
     @cached_property
     def _into(self) -> Matrix:
-        return outside_inference_mode(compressed, self.lists, self.K, (self.M, self.N), "target", self.dtype)
+        return compressed(self.lists, self.K, (self.M, self.N), "target", self.dtype)
 
     @cached_property
     def _from(self) -> Matrix:
-        if self.K == 1:
-            return self._into
-        return outside_inference_mode(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
+        return compressed(self.lists, self.K, (self.M, self.N), "source", self.dtype)
 
     @kept
     def nonzero_rows(self) -> NonzeroRows | None:
@@ -201,11 +200,11 @@ class ListedEdges(TypedEdges):
 
     @cached_property
     def adjoint(self) -> "ListedEdges":  # cached in the portable path, too: transforms do not see numpy arrays
-        return self.T
+        return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
 
     @property
     def T(self) -> "ListedEdges":
-        return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
+        return self.adjoint
 
     def _of(self, edge_set: EdgeSet, weight: Tensor | None, evaluate: Evaluate | None) -> TypedEdges:
         return TypedEdges(edge_set, weight, self.dtype, evaluate)
