@@ -93,7 +93,7 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
         if chosen.refused:
             raise ValueError(f"order: {order!r} was asked for, but {chosen.refused}; leave order='auto'")
         return Plan(problem, estimates, order, "asked for")
-    best, *others = sorted(estimates, key=lambda e: e.seconds)
+    best, *others = sorted(estimates, key=lambda e: round(e.seconds, 12))  # which keeps the order of equal ones
     possible = [e for e in others if not e.refused]
     if not possible:
         why = "the only order that is possible here"
@@ -162,6 +162,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         cached=cached,
         learns=weight is not None,
         messages=messages,
+        rows=family.takes_rows,
         offers=tuple([one for one in found if one[1] is not None]),
     )
     return problem.with_hints if portable() else problem

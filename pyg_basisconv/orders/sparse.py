@@ -37,7 +37,8 @@ class AFirst(Order):
             t.product(rows, p.inner, p.P, p.K)
         if back:
             expand(p.N)
-            t.copy(p.K * rows * p.P)
+            if not (p.rows and p.K == 1 and p.expand.products):
+                t.copy(p.K * rows * p.P)
         if p.grad_basis:
             t.sparse(p.expand, wide, p.M)
         memory = p.K * rows * p.P * (2 if back else 1) + rows * p.Q
