@@ -16,7 +16,7 @@ from pyg_basisconv.cache import Witness
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.kernels import lists
 from pyg_basisconv.kernels.lists import List
-from pyg_basisconv.reading import read_graph
+from pyg_basisconv.reading import read_edges, read_graph
 from pyg_basisconv.typed_edges import ListedEdges, explicit
 from tests.contract import DOUBLE, close, draw
 
@@ -242,6 +242,20 @@ def test_a_graph_is_known_again_when_it_is_seen_again() -> None:
         e[0, sight] = (e[0, sight] + 1) % N
         for _ in range(sight):
             close(conv(x, e), by_messages(conv, x, e))
+
+
+@pytest.mark.parametrize("sources", [None, N], ids=["square", "pair"])
+def test_edges_alone_are_read_to_the_same_graph(sources: int | None) -> None:
+    """By the short way of calls of a known form and by the long one."""
+    e, cpu = edges(3), torch.device("cpu")
+    short = read_edges(e, N, N, DOUBLE, cpu, 0, sources, Witness([e]))
+    assert short is read_graph(e, size=(N, N), dtype=DOUBLE, device=cpu, target_row=0, sources=sources)
+    long = read_graph(e.clone(), size=(N, N), dtype=DOUBLE, device=cpu, target_row=0, sources=sources)
+    assert vars(short).keys() == vars(long).keys()
+    for name in ("M", "N", "dtype", "target_row", "sources", "grid", "kind", "learns", "weight", "batch"):
+        assert getattr(short, name) == getattr(long, name), name
+    for name in ("source", "target"):
+        assert torch.equal(getattr(short, name), getattr(long, name)), name
 
 
 class Hidden(bases.Basis):

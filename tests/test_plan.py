@@ -438,6 +438,17 @@ def test_amounts_are_in_units_that_fit() -> None:
     assert found == ["0 ", "999 ", "1 K", "123 K", "2 G", "999 T", "2.5 P", "1.5e+03 P"]
 
 
+@pytest.mark.parametrize("N", [10, 300, 3_000])
+def test_of_equal_widths_the_bias_decides(N: int) -> None:
+    """A family on rows is applied first, and the bias is part of the product that follows; others, that bring gradients
+    together in an array of their own, are applied last, and so is an identity, which would be a copy."""
+    x, e = torch.zeros(N, 8, requires_grad=True), torch.arange(N).repeat(2, 1)
+    on_rows = bases.Adjacency("sym")
+    others = bases.Mix([[0.0, 1.0]], bases.Powers(2, on_rows)), bases.Identity()
+    taken = [BasisConv(8, 8, basis).plan(x, e).order for basis in (on_rows, *others)]
+    assert taken == ["a_first", "theta_first", "theta_first"]
+
+
 def test_what_is_as_fast_is_not_called_faster() -> None:
     """Of graphs some of which are so small that the orders take the same time."""
     seen, conv = set(), BasisConv(1433, 16, bases.GCN())
