@@ -161,7 +161,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     return _with_constants(layer, Binding(inputs, family, graph, reads))
 
 
-def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> tuple[Graph, Reader] | None:
+def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness) -> tuple[Graph, Reader] | None:
     """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
     has to be bound like a first one.
     """
@@ -178,7 +178,7 @@ def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> 
     N, about = rows if N is None else N, (source.dtype, source.device, target_row, rows if pair else None)
     edges, weight, kind = call[1:4]
     graph = None
-    if weight is None and kind is None and layer.flow == "source_to_target":
+    if weight is None and kind is None and M is not None and layer.flow == "source_to_target":
         graph = read_edges(edges, M, N, *about, seen)
     if graph is None:
         dtype, device, target_row, of_sources = about

@@ -214,6 +214,7 @@ class ListedConcat(BoundConcat):
     """The concatenation of families whose edges are numpy lists; its parts are bound on first use only."""
 
     takes_rows = True
+    typed: ListedEdges
 
     def __init__(self, basis: "Concat", graph: Graph, lists: Sequence[List]) -> None:
         self.K, self.M, self.N, self.dtype, self.device = basis.K, graph.M, graph.N, graph.dtype, graph.device
