@@ -179,7 +179,7 @@ class Witness:
         return False
 
     def __del__(self, release: Callable[[Any], None] = _release) -> None:  # torch may be gone when Python ends
-        for ref in self._refs:
+        for ref in getattr(self, "_refs", ()):  # none, where the constructor was interrupted
             release(ref)
 
     def agrees(self, parts: Sequence[Tensor]) -> bool:

@@ -12,6 +12,9 @@ an inner layer was changed, and in training where we would draw other random num
 attention draws the same ones, (E, heads) in the order of the edges, but for edges in a sparse layout, torch's
 `MultiheadAttention` and the pairs that `SuperGATConv` draws.
 
+A parameter that a call leaves out, as that of the targets in a call with `(x, None)`, may have a gradient of zeros
+where PyG's has None.
+
 A layer that is not linear in its features stays PyG's: importing one from here raises an `ImportError` with the reason,
 and options such as `aggr="max"` a `ValueError` in the constructor; import those from `torch_geometric.nn`. All else
 there, such as `global_mean_pool`, `Sequential`, `HeteroConv` and `to_hetero`, is here as PyG has it. So are its models,
