@@ -161,7 +161,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     return _with_constants(layer, Binding(inputs, family, graph, reads))
 
 
-def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness) -> tuple[Graph, Reader] | None:
+def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> tuple[Graph, Reader] | None:
     """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
     has to be bound like a first one.
     """

@@ -248,6 +248,16 @@ class IdentityCache:
         """
         if seen is None and (portable() or torch.compiler.is_compiling() or in_fake_mode()):
             return build()
+        return self.found(tensors, extra, build, seen)
+
+    def found(
+        self,
+        tensors: tuple[Tensor | None, ...],
+        extra: Hashable,
+        build: Callable[[], _T],
+        seen: Witness | None = None,
+    ) -> _T:
+        """`get` for a caller who knows that nothing traces or transforms the call."""
         parts: list[Tensor] = []
         key: list[Hashable] = [extra]
         for t in tensors:

@@ -241,12 +241,12 @@ class BasisConv(Messages):
         """
         if known.build is None:
             return None
-        own, basis = self._modules["basis"], self._basis_for(call)
-        seen = witness(own, call)
+        own, programs, basis = self._modules["basis"], self._programs, self._basis_for(call)
+        seen = witness(own, call) if programs.asked_before(key) else None
         read = read_alike(self, basis, call, seen)
         program = None if read is None else known.build(basis, *read)
-        if self._programs.asked_before(key) and program is not None:
-            self._programs.keep(key, own, call, program, seen)
+        if program is not None and seen is not None:
+            programs.keep(key, own, call, program, seen)
         return program
 
     @torch.compiler.disable

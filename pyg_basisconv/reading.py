@@ -94,7 +94,7 @@ def read_edges(
     device: torch.device,
     target_row: int | None,
     sources: int | None,
-    seen: Witness,
+    seen: Witness | None,
 ) -> Graph | None:
     """`read_graph` of edges alone, in a tensor like one that it has read: checks their number of rows, and the numbers
     in them. None for edges that are not on the CPU.
@@ -111,7 +111,7 @@ def read_edges(
         return Graph(EdgeSet.of_arrays(arrays, None, M, N), None, dtype, None, None, target_row, sources)
 
     known = DENSE, M, N, dtype, device, None, target_row, sources, None  # as there, so that both find the same graph
-    return _GRAPHS.get((edges, None, None, None, None), known, read, seen)
+    return _GRAPHS.found((edges, None, None, None, None), known, read, seen)
 
 
 class _Arguments(NamedTuple):
