@@ -244,8 +244,9 @@ class ConvertedGIN(GraphLayer):
         if self.first is not None:
             x = self.first(x) if isinstance(x, Tensor) else tuple(None if t is None else self.first(t) for t in x)
         y: Tensor = self.conv(x, **call)
-        _, target = pair(x)
-        y = y if self.eps is None or target is None else torch.addcmul(y, 1 + self.eps, target)
+        if self.eps is not None:
+            _, target = pair(x)
+            y = y if target is None else torch.addcmul(y, 1 + self.eps, target)
         return self.network(y if self.bias is None else y + self.bias)
 
 
