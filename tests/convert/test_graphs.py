@@ -204,6 +204,12 @@ def test_bipartite(kind: str, options: dict, widths: Any) -> None:
             agree(Case(ours, reference, pair[:1], lambda f, x: call(f, x, None, size=(7, 4))))
 
 
+@pytest.mark.parametrize("kind", [*SUMS, *HEADS])
+def test_sides_of_two_widths(kind: str) -> None:
+    """Of every layer, as there is a matrix of its own for the targets then."""
+    test_bipartite(kind, {}, (P, 3))
+
+
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize(
     ("kind", "options"),
