@@ -222,7 +222,7 @@ class Dot(Mechanism):
             if found is not None:
                 return found
         key, query = split_heads(key, H), split_heads(query, H)
-        score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, H) for t in (key, query)))
+        score = inner_score(key, query)
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)
