@@ -255,6 +255,14 @@ def test_very_many_walks() -> None:
         )
 
 
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "binary" not in name])
+def test_step_by_step(name: str) -> None:
+    """Under transforms no walk is counted: every step is applied, with the norm of all."""
+    g, x = cases.steps(), draw(2, cases.steps().M, 3)
+    conv = make(bases.Walks(["a.b", "^a.(b|c)", "c{0,2}"], list("abcd"), **OPTIONS[name]))
+    close(torch.func.vmap(lambda x: call(conv, x, g))(x), call(conv, x, g))
+
+
 @pytest.mark.parametrize("norm", ["row", "mean", "sym"])
 def test_more_walks_than_float32_can_count(norm: str) -> None:
     """10^50 of them: what is normalised is of ordinary size, forward and backward."""
