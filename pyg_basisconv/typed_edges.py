@@ -11,6 +11,7 @@ from .bound import CONSTRUCTORS, EdgeList, Explicit
 from .cache import cached_property, kept
 from .costs import Direction, Work
 from .edge_set import EdgeSet
+from .entries import Entries
 from .errors import reject, shape_or_type
 from .kernels import Matchings, NonzeroRows, Pattern, attention, shared, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, compressed, ends, kinds, paired, weights
@@ -185,6 +186,13 @@ class ListedEdges(TypedEdges):
     @cached_property
     def _from(self) -> Matrix:
         return compressed(self.lists, self.K, (self.M, self.N), "source", self.dtype)
+
+    def find_entries(self) -> Entries:
+        if self.K > 1:
+            return super().find_entries()
+        pattern = Pattern(*ends(self.lists), self.M, self.N)
+        vars(self).setdefault("edge_set", EdgeSet.of_pattern(pattern))  # which shares what follows from the entries
+        return Entries(pattern, weights(self.lists, self.dtype))
 
     @kept
     def nonzero_rows(self) -> NonzeroRows | None:

@@ -129,7 +129,8 @@ def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
 
 def _compress_compiled(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     """`compress` by a compiled kernel."""
-    ptr, index, order = (np.empty(size, np.int32) for size in (num_groups + 1, group.numel(), group.numel()))
+    E = group.numel()
+    ptr, index, order = np.empty(num_groups + 1, np.int32), np.empty(E, np.int32), np.empty(E, np.int32)
     in_order = KERNELS.grouped(group.contiguous().numpy(), other.contiguous().numpy(), num_groups, ptr, index, order)
     if in_order is None:
         reject("index", f"integers from 0 to {num_groups - 1}", extremes(group), "correct the edges")
@@ -360,7 +361,7 @@ def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -
     if KERNELS is not None and like.dtype == torch.int32 and like.device.type == "cpu":
         E = like.numel()
         there, back = np.empty(E, np.int32), np.empty(E, np.int32)
-        orders = (None if t is None else t.numpy() for t in (order, other_order))
-        KERNELS.translated(*orders, there, back)
+        into = None if other_order is None else other_order.numpy()
+        KERNELS.translated(None if order is None else order.numpy(), into, there, back)
         return torch.from_numpy(there), torch.from_numpy(back)
     return _plain_translate(order, other_order, like)
