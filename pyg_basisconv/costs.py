@@ -178,11 +178,14 @@ class Tally:
         """The same, n times."""
         return Tally(self.machine, self.itemsize, n * self.operations, n * self.bytes, n * self.seconds)
 
-    def estimate(self, order: str, numbers: int, largest: int = 0, form: str = "") -> "Estimate":
-        """The estimate of an order that stores `numbers` numbers, the `largest` array of them newly allocated."""
+    def estimate(self, order: str, numbers: int, largest: int = 0, form: str = "", kept: int = 0) -> "Estimate":
+        """The estimate of an order that stores `numbers` numbers, the `largest` array of them newly allocated, and some
+        `kept` for the gradients beside x.
+        """
         seconds, fresh = self.seconds, largest * self.itemsize
         seconds += fresh / self.machine.fresh if fresh > _REUSED else 0
-        return Estimate(order, self.operations, self.bytes, numbers * self.itemsize, seconds, form=form)
+        fills = kept * self.itemsize > _REUSED
+        return Estimate(order, self.operations, self.bytes, numbers * self.itemsize, seconds, form=form, fills=fills)
 
     def copy(self, numbers: int) -> None:
         """A copy of so many numbers."""
@@ -201,6 +204,7 @@ class Estimate(NamedTuple):
     seconds: float
     refused: str | None = None
     form: str = ""  # the variant of an order that has several: the side that is compacted, the order after mixing
+    fills: bool = False  # whether much memory is kept until the gradients are computed, beside that of x
 
     @property
     def name(self) -> str:

@@ -93,7 +93,8 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
         if chosen.refused:
             raise ValueError(f"order: {order!r} was asked for, but {chosen.refused}; leave order='auto'")
         return Plan(problem, estimates, order, "asked for")
-    best, *others = sorted(estimates, key=lambda e: round(e.seconds, 12))  # which keeps the order of equal ones
+    # Of equal ones, that which keeps less, where that is much; else that which `ORDERS` has first.
+    best, *others = sorted(estimates, key=lambda e: (round(e.seconds, 12), e.fills))
     possible = [e for e in others if not e.refused]
     if not possible:
         why = "the only order that is possible here"

@@ -449,6 +449,21 @@ def test_of_equal_widths_the_bias_decides(N: int) -> None:
     assert taken == ["a_first", "theta_first", "theta_first"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_of_equal_widths_what_is_large_is_not_kept_twice(device: str) -> None:
+    """The gradient of Theta takes x, which is there, after theta_first; after a_first another array of its size."""
+    one = {"K": 1, "rows": True, "grad_x": True, "device": device}
+
+    def taken(M: int, **changes: bool) -> str:
+        work = Work(3 * M, M, 1)
+        return plan(problem(**{**one, **changes}, M=M, N=M, expand=work, gather=work)).order
+
+    few, many = 100_000, 200_000  # with 64 channels, of less than 32 MiB and of more
+    assert [taken(M) for M in (few, many)] == ["a_first", "theta_first"]
+    assert taken(many, grad_x=False) == "a_first"  # which then needs no product on the way back
+    assert taken(many, grad_x=False, grad_theta=False) == taken(many, grad_theta=False) == "a_first"
+
+
 def test_what_is_as_fast_is_not_called_faster() -> None:
     """Of graphs some of which are so small that the orders take the same time."""
     seen, conv = set(), BasisConv(1433, 16, bases.GCN())

@@ -41,8 +41,10 @@ class AFirst(Order):
                 t.copy(p.K * rows * p.P)
         if p.grad_basis:
             t.sparse(p.expand, wide, p.M)
-        memory = p.K * rows * p.P * (2 if back else 1) + rows * p.Q
-        return t.estimate(self.name, memory, 0 if p.cached else p.K * rows * p.P)
+        made = p.K * rows * p.P
+        kept = made if p.learns and p.grad_theta and not p.cached else 0
+        memory = made * (2 if back else 1) + rows * p.Q
+        return t.estimate(self.name, memory, 0 if p.cached else made, kept=kept)
 
     def grounds(self, p: Problem, offer: Any) -> str:
         return "the A_k^T x are known" if p.cached else _narrower(p.P, p.inner)
