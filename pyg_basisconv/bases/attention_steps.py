@@ -123,4 +123,4 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
         basis.check(content, entries, graph)
         return step.run(basis, content, bias)
 
-    return step._replace(run=run)
+    return ContentStep(run, step.replay, step.on_graph)

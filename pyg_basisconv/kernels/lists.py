@@ -253,8 +253,8 @@ def kinds(lists: Sequence[List]) -> Tensor:
 
 def ends(lists: Sequence[List]) -> tuple[Tensor, Tensor]:
     """(E,) the source and the target of each entry, in this order."""
-    source, target = _joined([e.source for e in lists]), _joined([e.target for e in lists])
-    return torch.from_numpy(source), torch.from_numpy(target)
+    source, target = zip(*[(e.source, e.target) for e in lists], strict=True)
+    return torch.from_numpy(_joined(source)), torch.from_numpy(_joined(target))
 
 
 def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:
@@ -264,7 +264,7 @@ def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:
 
 
 def _of_ones(lists: Sequence[List]) -> bool:
-    return all(e.weight is None for e in lists)
+    return not [e for e in lists if e.weight is not None]
 
 
 def _weights(lists: Sequence[List], dtype: torch.dtype) -> Array | None:
@@ -277,7 +277,7 @@ def _matrix(values: Array | None, ptr: Array, index: Array) -> Matrix:
     return None if values is None else torch.from_numpy(values), torch.from_numpy(ptr), torch.from_numpy(index)
 
 
-def _joined(arrays: list[Array]) -> Array:
+def _joined(arrays: Sequence[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
