@@ -457,7 +457,7 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 
 
 # The programs, whose first arguments are kept from the first call. `family` is None if a bound family is an argument of
-# each call; `observed` is True if the call returns the family.
+# each call; `observed` is True if the call returns the family. They run by kernels, as the first call did.
 
 
 def _run_step(step: Step, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
@@ -467,13 +467,14 @@ def _run_step(step: Step, family: BoundBasis | None, reads: Reader, layer: Basis
     return step(layer._modules["theta"], x, param(layer, "bias"), A)
 
 
+@with_kernels
 def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
     """Any order, with a family that is the same in each call."""
     A = layer.basis.accept(call.edge_index) if family is None else family
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen, call)
 
 
-@fixed_mode
+@with_kernels
 def _run_order_anew(chosen: Plan, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call) -> Any:
     """Any order, with a family that is bound in each call: to the weights of the call, or to its content."""
     inputs, basis = Inputs(reads(call.x), layer.theta), layer._basis_for(call)
@@ -486,6 +487,7 @@ def _run_order_anew(chosen: Plan, graph: Graph, reads: Reader, observed: bool, l
     return (y, family.matrices) if observed else y
 
 
+@with_kernels
 def _run_content_step(
     step: ContentStep, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call
 ) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor as in_batch  # of `autograd.grad(is_grads_batched=True)`
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch_geometric import EdgeIndex
@@ -157,7 +158,8 @@ def call_key(layer: Any, call: Call) -> Hashable | None:
 
     It is None
 
-    - under transforms, and while something traces;
+    - under transforms, and while something traces; of a batch of gradients, but not of plain tensors beside it, as
+      where a checkpoint computes a call again;
     - with hooks, with explainers, and with a parameter or a basis that changes in each call;
     - where weights of edges learn, unless they are an argument of their own and the basis reads no content;
     - for arguments that are no plain tensors or numbers.
@@ -181,7 +183,7 @@ def call_key(layer: Any, call: Call) -> Hashable | None:
         or not basis.keeps
     ):
         return None
-    if type(x) in _PLAIN and not x.is_nested:
+    if type(x) in _PLAIN and not x.is_nested and not in_batch(x):
         shapes: Any = x.shape
         features: Any = x.dtype, x.layout, x.device, x.requires_grad
     elif isinstance(x, tuple | list) and len(x) == 2 and _plain(x[0]) and (x[1] is None or _plain(x[1])):
@@ -272,7 +274,7 @@ def reads_in_each_call(basis: Any, weight: Any) -> bool:
 
 
 def _plain(t: Any) -> bool:
-    return type(t) in _PLAIN and not t.is_nested
+    return type(t) in _PLAIN and not t.is_nested and not in_batch(t)
 
 
 def _numbers(n: Any) -> Hashable | None:
@@ -289,7 +291,7 @@ def _identity(t: Any) -> Hashable | None:
         return None
     dtype = t.dtype
     integer = dtype is torch.int64
-    if t.is_nested or t.is_inference() or (not integer and t.requires_grad):
+    if t.is_nested or t.is_inference() or (not integer and (t.requires_grad or in_batch(t))):
         return None
     version = t._version if integer or not dtype.is_floating_point else None
     return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), dtype, version

@@ -1,10 +1,13 @@
 """Small features with leading batch dimensions: one step for all of the batch, against graph by graph."""
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pyg_basisconv import BasisConv, bases, conv, theta
 
@@ -74,6 +77,33 @@ def test_several_gradients_at_once(family: bases.Basis, order: str, lead: tuple[
     several = draw(3, *y.shape, seed=2)
     at_once = torch.autograd.grad(y, x, several, is_grads_batched=True, retain_graph=True)[0]
     close(at_once, torch.stack([torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in several]))
+
+
+@pytest.mark.parametrize("family", [bases.GCN(), bases.Chebyshev(3)], ids=str)
+@pytest.mark.parametrize("parameter", [theta.Full, partial(theta.Separable, 2)], ids=["full", "separable"])
+def test_several_gradients_at_once_of_a_checkpoint(family: bases.Basis, parameter: Callable[[], theta.Theta]) -> None:
+    """The tensors that it computes again are plain ones, and have to be those that it computed first."""
+    layer, x = BasisConv(P, Q, family, parameter(), order="a_first").to(DOUBLE), draw(N, P).requires_grad_()
+    several = draw(3, N, Q, seed=2)
+    expected = torch.stack([torch.autograd.grad(layer(x, EDGES), x, g)[0] for g in several])
+    for edges in (EDGES, EDGES.clone(), EDGES):  # whose program is known, that are new of a known form, and again
+        y = checkpoint(layer, x, edges, use_reentrant=False)
+        close(torch.autograd.grad(y, x, several, is_grads_batched=True)[0], expected)
+
+
+@pytest.mark.parametrize("seen", [0, 1, 3])
+@pytest.mark.parametrize("parameter", [theta.Full, partial(theta.Separable, 2)], ids=["full", "separable"])
+@pytest.mark.parametrize("order", ["a_first", "theta_first"])
+def test_several_gradients_through_a_layer_at_once(order: str, parameter: Callable[[], theta.Theta], seen: int) -> None:
+    """A hook may apply a layer to them, whether it has seen their graph or not."""
+    layer, x = BasisConv(P, P, bases.GCN(), parameter(), order=order).to(DOUBLE), draw(N, P).requires_grad_()
+    for edges in [EDGES.flip(0)] * seen:
+        layer(draw(N, P), edges.clone())
+    several, y = draw(3, N, P, seed=2), x * 1
+    expected = torch.stack([layer(g, EDGES.clone()) for g in several])
+    y.register_hook(lambda g: layer(g, EDGES))
+    for _ in range(2):
+        close(torch.autograd.grad(y, x, several, is_grads_batched=True, retain_graph=True)[0], expected)
 
 
 @pytest.mark.parametrize(("family", "order"), CASES)
