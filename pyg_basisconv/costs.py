@@ -81,7 +81,7 @@ class Problem(NamedTuple):
     cached: bool = False
     learns: bool = True  # False if Theta has no weight to multiply by
     messages: bool = False  # True if PyG's message passing is used
-    rows: bool = False  # True if the family is applied to rows, all members side by side
+    rows: bool = False  # True if the family is applied to rows, all members side by side, and Theta then in one step
     offers: tuple[tuple[str, Any], ...] = ()  # (name of an order, what its `measure` returned)
 
     @property

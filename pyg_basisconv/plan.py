@@ -17,7 +17,7 @@ from .content import Inputs
 from .costs import Estimate, Problem, format_amount
 from .errors import reject
 from .orders import LINKED, ORDERS
-from .orders.sparse import sparsest
+from .orders.sparse import AFirst, sparsest
 from .portable import any_seen, in_fake_mode, portable, with_plain
 
 
@@ -163,7 +163,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         cached=cached,
         learns=weight is not None,
         messages=messages,
-        rows=family.takes_rows,
+        rows=family.takes_rows and theta.step(AFirst.name) is not None,
         offers=tuple([one for one in found if one[1] is not None]),
     )
     return problem.with_hints if portable() else problem

@@ -447,6 +447,8 @@ def test_of_equal_widths_the_bias_decides(N: int) -> None:
     others = bases.Mix([[0.0, 1.0]], bases.Powers(2, on_rows)), bases.Identity()
     taken = [BasisConv(8, 8, basis).plan(x, e).order for basis in (on_rows, *others)]
     assert taken == ["a_first", "theta_first", "theta_first"]
+    several = BasisConv(8, 8, on_rows, theta.Separable(2))  # products, whose gradients are added
+    assert several.plan(x, e).order == "theta_first"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
