@@ -104,13 +104,12 @@ def read_edges(
 
     def read() -> Graph:
         arrays = narrow(edges, (M if sources is None else sources, N))
-        if arrays is None:  # which is said there
-            return _Arguments(
-                layout(edges), None, None, M, N, dtype, device, None, None, target_row, sources, None
-            ).read()
+        if arrays is None:  # the long way says what is wrong
+            given = layout(edges), None, None, M, N, dtype, device, None, None, target_row, sources, None
+            return _Arguments(*given).read()
         return Graph(EdgeSet.of_arrays(arrays, None, M, N), None, dtype, None, None, target_row, sources)
 
-    known = DENSE, M, N, dtype, device, None, target_row, sources, None  # as there, so that both find the same graph
+    known = DENSE, M, N, dtype, device, None, target_row, sources, None  # as in `read_graph`, whose graphs it finds
     return _GRAPHS.found((edges, None, None, None, None), known, read, seen)
 
 

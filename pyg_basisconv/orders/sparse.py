@@ -37,7 +37,7 @@ class AFirst(Order):
             t.product(rows, p.inner, p.P, p.K)
         if back:
             expand(p.N)
-            if not (p.rows and p.K == 1 and p.expand.products):
+            if not (p.rows and p.K == 1 and p.expand.products):  # of an identity, which has no products, x is copied
                 t.copy(p.K * rows * p.P)
         if p.grad_basis:
             t.sparse(p.expand, wide, p.M)
