@@ -175,13 +175,12 @@ def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> 
         features, M, N, target_row = read_features(x, M, N, None, layer._modules["theta"], basis.reads_target)
         if features is not source:
             return None
-    N, about = rows if N is None else N, (source.dtype, source.device, target_row, rows if pair else None)
+    N, of_sources, dtype, device = rows if N is None else N, rows if pair else None, source.dtype, source.device
     edges, weight, kind = call[1:4]
     graph = None
     if weight is None and kind is None and M is not None and layer.flow == "source_to_target":
-        graph = read_edges(edges, M, N, *about, seen)
+        graph = read_edges(edges, M, N, dtype, device, target_row, of_sources, seen)
     if graph is None:
-        dtype, device, target_row, of_sources = about
         graph = read_graph(
             edges,
             weight,

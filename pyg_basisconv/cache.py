@@ -241,23 +241,16 @@ class IdentityCache:
         extra: Hashable,
         build: Callable[[], _T],
         seen: Witness | None = None,
+        plain: bool = False,
     ) -> _T:
         """The result of `build()`, cached under these very tensors and `extra`.
 
-        seen: a witness of the tensors from before the call, where there is one.
+        seen: a witness of the tensors from before the call, where there is one; nothing traces or transforms it then.
+        plain: True if nothing does, whether there is a witness or not.
         """
-        if seen is None and (portable() or torch.compiler.is_compiling() or in_fake_mode()):
+        plain = plain or seen is not None
+        if not plain and (portable() or torch.compiler.is_compiling() or in_fake_mode()):
             return build()
-        return self.found(tensors, extra, build, seen)
-
-    def found(
-        self,
-        tensors: tuple[Tensor | None, ...],
-        extra: Hashable,
-        build: Callable[[], _T],
-        seen: Witness | None = None,
-    ) -> _T:
-        """`get` for a caller who knows that nothing traces or transforms the call."""
         parts: list[Tensor] = []
         key: list[Hashable] = [extra]
         for t in tensors:

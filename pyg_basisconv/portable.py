@@ -40,30 +40,26 @@ def portable() -> bool:
 
 def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
     """Makes `portable()` constant within a call, as other threads may change the level of forward mode meanwhile."""
+    return _in_mode(None, function)
+
+
+def with_kernels(function: Callable[P, R]) -> Callable[P, R]:
+    """Makes `portable()` False within a call, for callers that know that it is."""
+    return _in_mode(False, function)
+
+
+def _in_mode(mode: bool | None, function: Callable[P, R]) -> Callable[P, R]:
+    """The function, within which `portable()` is `mode`; what it is at the start of each call, if that is None."""
 
     @wraps(function)
     def on_one_path(*args: P.args, **kwargs: P.kwargs) -> R:
-        token = _MODE.set(portable())
+        token = _MODE.set(portable() if mode is None else mode)
         try:
             return function(*args, **kwargs)
         finally:
             _MODE.reset(token)
 
     return on_one_path
-
-
-def with_kernels(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes `portable()` False within a call, for callers that know that it is."""
-
-    @wraps(function)
-    def by_kernels(*args: P.args, **kwargs: P.kwargs) -> R:
-        token = _MODE.set(False)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _MODE.reset(token)
-
-    return by_kernels
 
 
 def with_plain(plain: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:

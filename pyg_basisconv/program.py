@@ -96,8 +96,7 @@ class Programs:
         here = hash(key)
         before = self._asked.pop(here, False)
         self._asked[here] = True
-        if len(self._asked) > _LIMIT:
-            drop_oldest(self._asked, _LIMIT)
+        drop_oldest(self._asked, _LIMIT)
         return before
 
     def find(self, key: Hashable, basis: Any, call: Call) -> Program | None:
@@ -238,10 +237,7 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
         return None
     found: list[Hashable] = [about, basis.training]
     for shape in (shapes,) if isinstance(shapes, torch.Size) else shapes:
-        if shape is not None and len(shape) == 2:  # as a rule
-            found += rounded(shape[0]), shape[1]
-        else:
-            found.append(None if shape is None else (shape[:-2], *map(rounded, shape[-2:-1]), shape[-1:]))
+        found.append(None if shape is None else (shape[:-2], *map(rounded, shape[-2:-1]), shape[-1:]))
     for i, seen in ((1, None), *others):
         t = call[i]
         if i == _VALUES:

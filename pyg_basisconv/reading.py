@@ -110,7 +110,7 @@ def read_edges(
         return Graph(EdgeSet.of_arrays(arrays, None, M, N), None, dtype, None, None, target_row, sources)
 
     known = DENSE, M, N, dtype, device, None, target_row, sources, None  # as in `read_graph`, whose graphs it finds
-    return _GRAPHS.found((edges, None, None, None, None), known, read, seen)
+    return _GRAPHS.get((edges, None, None, None, None), known, read, seen, plain=True)
 
 
 class _Arguments(NamedTuple):

@@ -187,13 +187,10 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
     """
     (M, N), at_target = sizes, members == "target"
     if _compiled(lists[0]):
-        E, of_ones = 0, True
-        for edges in lists:
-            E += edges.source.size
-            of_ones = of_ones and edges.weight is None
+        E = sum([e.source.size for e in lists])
         ptr: Array = np.empty((N * K if at_target else N) + 1, np.int32)
         index: Array = np.empty(E, np.int32)
-        values = None if of_ones else np.empty(E, _FLOATS[dtype])
+        values = None if _of_ones(lists) else np.empty(E, _FLOATS[dtype])
         if not KERNELS.compressed(lists, K, at_target, M, N, ptr, index, values):
             _reject(lists, K, sizes)
         return _matrix(values, ptr, index)
@@ -253,8 +250,8 @@ def kinds(lists: Sequence[List]) -> Tensor:
 
 def ends(lists: Sequence[List]) -> tuple[Tensor, Tensor]:
     """(E,) the source and the target of each entry, in this order."""
-    source, target = zip(*[(e.source, e.target) for e in lists], strict=True)
-    return torch.from_numpy(_joined(source)), torch.from_numpy(_joined(target))
+    source, target = _joined([e.source for e in lists]), _joined([e.target for e in lists])
+    return torch.from_numpy(source), torch.from_numpy(target)
 
 
 def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:
@@ -277,7 +274,7 @@ def _matrix(values: Array | None, ptr: Array, index: Array) -> Matrix:
     return None if values is None else torch.from_numpy(values), torch.from_numpy(ptr), torch.from_numpy(index)
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
+def _joined(arrays: list[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 

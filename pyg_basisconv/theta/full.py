@@ -204,8 +204,7 @@ class Pass(Theta):
 
 def _summed(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     scale = theta.common_scale  # None if it has changed since the step was chosen
-    y = theta.contract([*A.expand(x)]) if scale is None else _times(summed(x, A), scale)
-    return y if bias is None else add_bias(y, bias)
+    return add_bias(theta.contract([*A.expand(x)]) if scale is None else _times(summed(x, A), scale), bias)
 
 
 def _is_number(scale: object) -> TypeGuard[float]:
