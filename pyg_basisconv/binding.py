@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .basis import Basis, BoundBasis, check_types
-from .cache import Witness
+from .cache import Place, Witness
 from .content import Content, Inputs
 from .errors import reject
 from .features import check_bound, check_like, num_rows, read_features
@@ -161,9 +161,13 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     return _with_constants(layer, Binding(inputs, family, graph, reads))
 
 
-def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> tuple[Graph, Reader] | None:
+def read_alike(
+    layer: Layer, basis: Basis, call: Call, where: Place, seen: Witness | None
+) -> tuple[Graph, Reader] | None:
     """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
     has to be bound like a first one.
+
+    where: the place of the edges.
     """
     x, (M, N) = call.x, (None, None) if call.size is None else sizes(call.size)
     pair = isinstance(x, tuple | list)
@@ -179,7 +183,7 @@ def read_alike(layer: Layer, basis: Basis, call: Call, seen: Witness | None) -> 
     edges, weight, kind = call[1:4]
     graph = None
     if weight is None and kind is None and M is not None and layer.flow == "source_to_target":
-        graph = read_edges(edges, M, N, dtype, device, target_row, of_sources, seen)
+        graph = read_edges(where, edges, M, N, dtype, device, target_row, of_sources, seen)
     if graph is None:
         graph = read_graph(
             edges,

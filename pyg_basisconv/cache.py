@@ -14,6 +14,7 @@ from .backend import KERNELS
 from .portable import in_fake_mode, portable
 
 _T = TypeVar("_T")
+Place = tuple[Any, ...]  # of a tensor: see `place`
 _PLAIN = (Tensor, Parameter)
 # What `torch.multiprocessing.reductions.StorageWeakRef` wraps in two Python functions each.
 _expired, _release = torch.UntypedStorage._expired, torch.UntypedStorage._free_weak_ref
@@ -153,16 +154,15 @@ class Witness:
 
     __slots__ = ("_marks", "_refs", "_versions", "compares", "nbytes", "places")
 
-    def __init__(self, parts: Sequence[Tensor]) -> None:
+    def __init__(self, parts: Sequence[Tensor], places: Sequence[Place] | None = None) -> None:
         compare_all = _COMPARED_BY_VALUE.get()
         self.nbytes, self.compares = 0, False  # True if it compares any by value
-        self.places: list[Hashable] = []  # in memory, and the form
+        self.places = [place(t) for t in parts] if places is None else places
         self._versions: list[int | None] = []
         self._refs: list[Any] = []  # weak references to storages
         self._marks: list[Tensor | tuple[int, int] | None] = []  # copies, or fingerprints
         for t in parts:
             storage, is_float = t.untyped_storage(), t.is_floating_point()
-            self.places.append(_place(t))
             self._versions.append(None if is_float else t._version)
             self._refs.append(storage._weak_ref())
             compared = is_float or compare_all
@@ -184,10 +184,10 @@ class Witness:
 
     def agrees(self, parts: Sequence[Tensor]) -> bool:
         """Whether these tensors have the memory and the numbers of those that it was made of."""
-        for t, place, version, mark in zip(parts, self.places, self._versions, self._marks, strict=True):
+        for t, there, version, mark in zip(parts, self.places, self._versions, self._marks, strict=True):
             if version is not None and version != t._version:
                 return False
-            if t.untyped_storage()._cdata != place[0] or t.shape != place[2]:  # type: ignore[index]
+            if t.untyped_storage()._cdata != there[0] or t.shape != there[2]:
                 return False
             if mark is not None and not (torch.equal(mark, t) if isinstance(mark, Tensor) else mark == _fingerprint(t)):
                 return False
@@ -241,39 +241,53 @@ class IdentityCache:
         extra: Hashable,
         build: Callable[[], _T],
         seen: Witness | None = None,
-        plain: bool = False,
     ) -> _T:
         """The result of `build()`, cached under these very tensors and `extra`.
 
         seen: a witness of the tensors from before the call, where there is one; nothing traces or transforms it then.
-        plain: True if nothing does, whether there is a witness or not.
         """
-        plain = plain or seen is not None
-        if not plain and (portable() or torch.compiler.is_compiling() or in_fake_mode()):
+        if seen is None and (portable() or torch.compiler.is_compiling() or in_fake_mode()):
             return build()
         parts: list[Tensor] = []
-        key: list[Hashable] = [extra]
+        forms: list[Hashable] = []
         for t in tensors:
             if t is None:
-                key.append(None)
+                forms.append(None)
                 continue
             if type(t) not in _PLAIN or t.requires_grad or t.layout in _BLOCKS or t.is_inference():
                 return build()
-            key.append((t.layout, t.shape))
-            parts += (t,) if t.layout is torch.strided else constituents(t)
+            if t.layout is torch.strided:
+                forms.append(t.layout)
+                parts.append(t)
+            else:
+                forms.append((t.layout, t.shape))
+                parts += constituents(t)
         if not parts:
-            return self._without_tensors(tuple(key), build)
-        key += map(_place, parts) if seen is None else seen.places
-        place = tuple(key)
-        entry = self._entries.get(place)
+            return self._without_tensors((extra, *forms), build)
+        places = [place(t) for t in parts] if seen is None else seen.places
+        return self._get((extra, *forms, *places), parts, places, build, seen)
+
+    def get_at(self, where: Place, t: Tensor, extra: Hashable, build: Callable[[], _T], seen: Witness | None) -> _T:
+        """`get` for one strided tensor whose place is known, while nothing traces or transforms it."""
+        return self._get((extra, torch.strided, where), [t], [where], build, seen)
+
+    def _get(
+        self,
+        key: Hashable,
+        parts: Sequence[Tensor],
+        places: Sequence[Place],
+        build: Callable[[], _T],
+        seen: Witness | None,
+    ) -> _T:
+        entry = self._entries.get(key)
         if entry is not None and entry.witness.agrees(parts):
             return entry.value
-        witness = outside_inference_mode(Witness, parts) if seen is None else seen
+        witness = outside_inference_mode(Witness, parts, places) if seen is None else seen
         self._sweep(witness.nbytes)
         value = outside_inference_mode(build)
         if not witness.compares or witness.agrees(parts):  # nobody has written to the tensors meanwhile
-            self._entries.pop(place, None)
-            self._entries[place] = Entry(witness, value)
+            self._entries.pop(key, None)
+            self._entries[key] = Entry(witness, value)
         return value
 
     def _without_tensors(self, key: Hashable, build: Callable[[], _T]) -> _T:
@@ -337,5 +351,6 @@ def constituents(t: Tensor) -> tuple[Tensor, ...]:
     return (t,)
 
 
-def _place(t: Tensor) -> Hashable:
+def place(t: Tensor) -> Place:
+    """Where a tensor is in memory, and its form."""
     return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype

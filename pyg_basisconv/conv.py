@@ -235,7 +235,7 @@ class BasisConv(Messages):
         y = evaluation.result()
         return (y, bound.family.matrices) if observed else y
 
-    def _program_like(self, known: Form, key: Hashable, call: Call) -> Program | None:
+    def _program_like(self, known: Form, key: Any, call: Call) -> Program | None:
         """The program of a call on another graph than that of an earlier call of its form, without a plan. It is kept
         from the second call on this graph.
         """
@@ -243,7 +243,8 @@ class BasisConv(Messages):
             return None
         own, programs, basis = self._modules["basis"], self._programs, self._basis_for(call)
         seen = witness(own, call) if programs.asked_before(key) else None
-        read = read_alike(self, basis, call, seen)
+        where, _ = key[2]  # of its edges, which are plain
+        read = read_alike(self, basis, call, where, seen)
         program = None if read is None else known.build(basis, *read)
         if program is not None and seen is not None:
             programs.keep(key, own, call, program, seen)

@@ -15,7 +15,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
 from .backend import on_gpu
-from .cache import Entry, Witness, constituents, drop_expired, drop_oldest
+from .cache import Entry, Witness, constituents, drop_expired, drop_oldest, place
 from .costs import rounded
 from .features import is_head
 from .graph import sizes
@@ -282,7 +282,7 @@ def _numbers(n: Any) -> Hashable | None:
 
 
 def _identity(t: Any) -> Hashable | None:
-    """The storage, form and version of a dense tensor that a family is bound to; None for anything else."""
+    """The place and version of a dense tensor that a family is bound to; None for anything else."""
     if type(t) is not Tensor or t.layout is not torch.strided:
         return None
     dtype = t.dtype
@@ -290,7 +290,8 @@ def _identity(t: Any) -> Hashable | None:
     if t.is_nested or t.is_inference() or (not integer and (t.requires_grad or in_batch(t))):
         return None
     version = t._version if integer or not dtype.is_floating_point else None
-    return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), dtype, version
+    here = t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), dtype  # as `place`, without its call
+    return here, version
 
 
 def _identity_of_edges(edges: Any) -> Hashable | None:
@@ -309,6 +310,5 @@ def _identity_of_edges(edges: Any) -> Hashable | None:
             return None
         for part in constituents(t):
             version = None if part.is_floating_point() else part._version
-            place = part.untyped_storage()._cdata, part.storage_offset()
-            key.append((*place, part.shape, part.stride(), part.dtype, version))
+            key.append((place(part), version))
     return tuple(key)

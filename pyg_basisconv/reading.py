@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, Witness
+from .cache import IdentityCache, Place, Witness
 from .edge_set import EdgeSet
 from .errors import reject
 from .graph import Counts, Graph, Size, sizes
@@ -75,11 +75,12 @@ def read_graph(
         dtype = _dtype(edges.values if edge_weight is None else edge_weight)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
+    numbers = {name: t for name, t in numbers.items() if t is not None}
     for name, t in numbers.items():
-        if t is not None:
-            check_form(name, t)
+        check_form(name, t)
     given = _Arguments(edges, edge_weight, edge_type, M, N, dtype, device, batch, lambda_max, target_row, sources, grid)
-    known = (edges.form, M, N, dtype, device, lambda_max if eigen is None else None, target_row, sources, grid)
+    eigen_number = lambda_max if eigen is None else None
+    known = (edges.form, tuple(numbers), M, N, dtype, device, eigen_number, target_row, sources, grid)
     if in_each_call:
         graph = given.read()
         return graph.holding_weight(graph.weight)
@@ -87,6 +88,7 @@ def read_graph(
 
 
 def read_edges(
+    where: Place,
     edges: Any,
     M: int,
     N: int,
@@ -109,8 +111,8 @@ def read_edges(
             return _Arguments(*given).read()
         return Graph(EdgeSet.of_arrays(arrays, None, M, N), None, dtype, None, None, target_row, sources)
 
-    known = DENSE, M, N, dtype, device, None, target_row, sources, None  # as in `read_graph`, whose graphs it finds
-    return _GRAPHS.get((edges, None, None, None, None), known, read, seen, plain=True)
+    known = DENSE, (), M, N, dtype, device, None, target_row, sources, None  # as in `read_graph`, whose graphs it finds
+    return _GRAPHS.get_at(where, edges, known, read, seen)
 
 
 class _Arguments(NamedTuple):

@@ -12,7 +12,7 @@ from torch_geometric import EdgeIndex
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.bases import EdgeList
-from pyg_basisconv.cache import Witness
+from pyg_basisconv.cache import Witness, place
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.kernels import lists
 from pyg_basisconv.kernels.lists import List
@@ -248,7 +248,7 @@ def test_a_graph_is_known_again_when_it_is_seen_again() -> None:
 def test_edges_alone_are_read_to_the_same_graph(sources: int | None) -> None:
     """By the short way of calls of a known form and by the long one."""
     e, cpu = edges(3), torch.device("cpu")
-    short = read_edges(e, N, N, DOUBLE, cpu, 0, sources, Witness([e]))
+    short = read_edges(place(e), e, N, N, DOUBLE, cpu, 0, sources, Witness([e]))
     assert short is read_graph(e, size=(N, N), dtype=DOUBLE, device=cpu, target_row=0, sources=sources)
     long = read_graph(e.clone(), size=(N, N), dtype=DOUBLE, device=cpu, target_row=0, sources=sources)
     assert vars(short).keys() == vars(long).keys()

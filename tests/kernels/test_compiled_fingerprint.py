@@ -82,6 +82,6 @@ def test_a_witness_tells_a_tensor_from_its_negative() -> None:
     """Two views of the same memory, in the same place."""
     t = torch.randn(5, dtype=torch.complex64)
     plain, turned = t.imag, t.conj().imag
-    assert cache._place(plain) == cache._place(turned)
+    assert cache.place(plain) == cache.place(turned)
     assert not Witness([plain]).agrees([turned])
     assert not Witness([turned]).agrees([plain])
