@@ -439,7 +439,7 @@ class Explicit(BoundBasis):
 
     @property
     def of_ones(self) -> bool:
-        return self.weight is None or super().of_ones
+        return self.weight is None
 
     def _of(self, edge_set: EdgeSet, weight: Tensor | None, evaluate: Evaluate | None) -> "Explicit":
         """A family of this kind, with other edges."""

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from .cache import cached_property, kept, memo
 from .kernels import Pattern, spmm
-from .kernels.pattern import index_dtype, positions, split_groups
-from .portable import with_plain
+from .kernels.pattern import index_dtype, positions, select, split_groups
+from .portable import few, with_plain
 
 Index = Callable[[Tensor, Tensor], Tensor]
 _FEW = 1 << 20  # pairs for which the bias of a softmax is cached
@@ -35,7 +35,6 @@ class Entries:
         self.pattern, self._weight, self.first, self.alive = pattern, weight, first, alive
         self._edges: Tensor | slice | None = None  # see `set_edge_ids`
         self._lookups: dict[Hashable, Any] = {}
-        self._runs: tuple[int, list[Entries]] | None = None
 
     @cached_property
     def device(self) -> torch.device:
@@ -64,8 +63,7 @@ class Entries:
         """(E,) the weights of the mask, by target."""
         if self._weight is None:
             return None
-        order = self.pattern.by_target.order
-        return self._weight if order is None else self._weight.index_select(0, order)
+        return select(self._weight, self.pattern.by_target.order)
 
     def lookup(self, name: Hashable, size: int, index: Index) -> Pattern:
         """The pattern from a table of the given size to the entries: entry (m, n) reads the row index(m, n); cached."""
@@ -92,11 +90,12 @@ class Entries:
 
     def runs(self, size: int) -> list["Entries"]:
         """The entries, split into ranges of whole targets with about `size` entries; cached."""
-        if self._runs is None or self._runs[0] != size:
-            with torch.inference_mode(False):
-                cuts = split_groups(self.pattern.by_target.ptr, size)
-                self._runs = size, [Entries(self.pattern.run(n, last), first=n) for n, last, _ in cuts]
-        return self._runs[1]
+
+        def cut() -> list[Entries]:
+            cuts = split_groups(self.pattern.by_target.ptr, size)
+            return [Entries(self.pattern.run(n, last), first=n) for n, last, _ in cuts]
+
+        return memo(self._lookups, ("runs", size), cut)
 
     def table(self, index: Index) -> Tensor:
         """(M, N) index(m, n) of all pairs."""
@@ -150,8 +149,7 @@ class Entries:
     def rows_of_edges(self, rows: Tensor) -> Tensor:
         """The rows of the graph's edges at the entries, (edges, R) -> (E, R) by target; zeros for loops of the mask."""
         if isinstance(self._edges, slice):
-            order = self.pattern.by_target.order
-            return rows if order is None else rows.index_select(0, order)
+            return select(rows, self.pattern.by_target.order)
         own = self.edge_pattern
         if own is None:
             return rows
@@ -165,17 +163,13 @@ class Entries:
         count = count.index_add(0, place, torch.ones_like(place, dtype=count.dtype))
         return count.log().view(self.M, self.N)
 
-    @with_plain(_logarithms)
-    def _kept_logarithms(self) -> Tensor:
-        few = self.M * self.N <= _FEW
-        return memo(self.__dict__, "_bias", self._logarithms) if few else self._logarithms()
-
     @property
     def bias(self) -> Tensor | None:
         """(M, N) the bias that restricts a softmax over all pairs to the entries: the logarithm of their counts."""
         if self.complete or self.causal:
             return None
-        return self._kept_logarithms()
+        kept = few(self.M * self.N, _FEW)
+        return memo(self._lookups, "bias", self._logarithms) if kept else self._logarithms()
 
 
 class LazyEntries(Entries):
@@ -187,7 +181,7 @@ class LazyEntries(Entries):
         self._write, self.M, self.N, self.E, self.device = write, M, N, E, device
         self.complete, self.causal, self.first = complete, causal, 0
         self._weight = self._edges = self.alive = None
-        self._lookups, self._runs = {}, None
+        self._lookups = {}
 
     @kept
     def pattern(self) -> Pattern:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .cache import kept
 from .kernels import Pattern, spmm
+from .kernels.pattern import select
 
 # Applies a sparse matrix to (*, M, W) in another way than by the kernel, such as BasisConv's message passing.
 Evaluate = Callable[["Sparse", Tensor], Tensor]
@@ -26,12 +27,12 @@ class Sparse:
     @kept
     def _by_target(self) -> Tensor:
         """The weights sorted by target; of constant weights only, as it is cached."""
-        return permute(cast(Tensor, self.weight), self.pattern.by_target.order)
+        return select(cast(Tensor, self.weight), self.pattern.by_target.order)
 
     @kept
     def _by_source(self) -> Tensor:
         """The weights sorted by source; of constant weights only."""
-        return permute(cast(Tensor, self.weight), self.pattern.by_source.order)
+        return select(cast(Tensor, self.weight), self.pattern.by_source.order)
 
     def apply(self, x: Tensor) -> Tensor:
         """A^T x: (*, M, W) -> (*, N, W)."""
@@ -54,14 +55,9 @@ class Sparse:
         if self.weight is None:
             return spmm(x, None, self.pattern)
         if self.learns:  # weights that learned when they were bound may change even if they do not learn now
-            return spmm(x, permute(self.weight, self.pattern.by_target.order).to(x.dtype), self.pattern)
+            return spmm(x, select(self.weight, self.pattern.by_target.order).to(x.dtype), self.pattern)
         needs = torch.is_grad_enabled() and x.requires_grad
         weight, t_weight = self._by_target, self._by_source if needs else None
         if weight.dtype != x.dtype:  # autocast
             weight, t_weight = weight.to(x.dtype), None if t_weight is None else t_weight.to(x.dtype)
         return spmm(x, weight, self.pattern, t_weight)
-
-
-def permute(weight: Tensor, order: Tensor | None) -> Tensor:
-    """The weights in another order; None keeps theirs."""
-    return weight if order is None else weight.index_select(0, order)

@@ -16,9 +16,9 @@ from .errors import reject, shape_or_type
 from .kernels import Matchings, NonzeroRows, Pattern, attention, shared, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, compressed, ends, kinds, paired, weights
 from .kernels.op import acc_dtype, autocasting
-from .kernels.pattern import extremes, in_range
+from .kernels.pattern import extremes, in_range, select
 from .orders.compacted import Compact, Compaction, End
-from .sparse import Evaluate, Sparse, permute
+from .sparse import Evaluate, Sparse
 
 
 class TypedEdges(Explicit):
@@ -104,8 +104,8 @@ class TypedEdges(Explicit):
         if self.weight is None:
             return None
         if self.learns or order is None:
-            return permute(self.weight, order)
-        return self.keep(side, lambda: permute(cast(Tensor, self.weight), order))
+            return select(self.weight, order)
+        return self.keep(side, lambda: select(cast(Tensor, self.weight), order))
 
     @property
     def mixing(self) -> Work | None:
@@ -254,11 +254,11 @@ class SharedEdges(Explicit):
 
     @kept
     def _fixed_weights(self) -> Tensor:
-        return permute(self.weight, self._pattern.by_target.order)
+        return select(self.weight, self._pattern.by_target.order)
 
     def _weights(self, dtype: torch.dtype) -> Tensor:
         """(E, K) by target, in the dtype of x, which autocast may have changed."""
-        weight = permute(self.weight, self._pattern.by_target.order) if self.learns else self._fixed_weights
+        weight = select(self.weight, self._pattern.by_target.order) if self.learns else self._fixed_weights
         return weight if weight.dtype == dtype else weight.to(dtype)
 
     def iterate(self, x: Tensor) -> Iterable[Tensor]:
@@ -343,9 +343,11 @@ def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | No
 
 
 def check_members(z: Tensor | Sequence[Tensor | None], K: int) -> Tensor | Sequence[Tensor | None]:
-    """z, if it has K members; rejects others."""
+    """z, if it has K members, and one that is not None; rejects others."""
     if len(z) != K:
         reject("z", f"{K} members, one for each matrix", len(z), "stack them along the first axis")
+    if not isinstance(z, Tensor) and all(z_k is None for z_k in z):
+        reject("z", "at least one member that is not None", z, "there is nothing to combine")
     return z
 
 

@@ -16,7 +16,7 @@ from ..graph import Graph
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
 from ..kernels.op import needs_gradient, recorded
-from ..kernels.pattern import positions
+from ..kernels.pattern import positions, select
 from ..portable import any_seen, with_plain
 from ..printing import arguments
 from ..typed_edges import ListedEdges, TypedEdges
@@ -185,7 +185,7 @@ class Laplacian(GraphMatrix):
         loopless = split.loopless
         degree = sum_by_target(loopless.expand.T, w, graph.acc_dtype)
         if graph.mask is not None:
-            w = _take(graph.with_masked_weights.weights, split.plain)
+            w = select(graph.with_masked_weights.weights, split.plain)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
@@ -237,11 +237,11 @@ class _Split(NamedTuple):
 
     def without_loops(self, weight: Tensor) -> Tensor:
         """The weights of `loopless`, of those of all edges."""
-        return _take(weight, self.plain) if self.is_loop is None else torch.where(self.is_loop, 0, weight)
+        return select(weight, self.plain) if self.is_loop is None else torch.where(self.is_loop, 0, weight)
 
     def last_loop(self, s: EdgeSet) -> Tensor:
         """(N,) the position of each node's last loop among all edges, E if it has none."""
-        node = _take(s.source, self.loop)
+        node = select(s.source, self.loop)
         place = torch.arange(node.numel(), device=node.device) if self.loop is None else self.loop
         if self.is_loop is not None:
             place = torch.where(self.is_loop, place, -1)
@@ -251,7 +251,7 @@ class _Split(NamedTuple):
     def edge_ids(self, s: EdgeSet, keeps: bool) -> Tensor:
         """The graph's edge at each entry of `loops`, -1 for added loops. keeps: whether the graph's own loops stay."""
         edges = torch.arange(s.E, device=s.source.device)
-        own = _take(edges, self.plain) if self.is_loop is None else torch.where(self.is_loop, -1, edges)
+        own = select(edges, self.plain) if self.is_loop is None else torch.where(self.is_loop, -1, edges)
         last_loop = self.last_loop(s) if keeps and self.has_loops else edges.new_full((s.N,), s.E)
         return torch.cat([own, torch.where(last_loop == s.E, -1, last_loop)])
 
@@ -269,7 +269,7 @@ def _take_loops(s: EdgeSet) -> _Split:
     plain, loop = None, positions(is_loop)
     if loop.numel():
         plain = positions(~is_loop)
-    source, target = _take(s.source, plain), _take(s.target, plain)
+    source, target = select(s.source, plain), select(s.target, plain)
     loops = EdgeSet(1, s.M, s.N, None, torch.cat([source, nodes]), torch.cat([target, nodes]))
     return _Split(plain, loop, EdgeSet(1, s.M, s.N, None, source, target), loops)
 
@@ -399,9 +399,7 @@ def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -
     if not weight.is_cuda:  # there it adds in order, and needs no sorted weights
         return weight.new_zeros(pattern.N).index_add(0, pattern.target, weight)
     ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
-    order = pattern.by_target.order
-    w = weight if order is None else weight.index_select(0, order)
-    return spmm(ones, w, pattern).squeeze(1)
+    return spmm(ones, select(weight, pattern.by_target.order), pattern).squeeze(1)
 
 
 def _power_where_not_zero(x: Tensor, exponent: float) -> Tensor:
@@ -438,7 +436,3 @@ def inverse_sqrt(degree: Tensor) -> Tensor:
     """1 / sqrt(degree), zero where degree is zero; rejects negative degrees."""
     _reject_negative(degree)
     return power_or_zero(degree, -0.5)
-
-
-def _take(x: Tensor, positions: Tensor | None) -> Tensor:
-    return x if positions is None else x.index_select(0, positions)

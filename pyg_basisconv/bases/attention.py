@@ -13,6 +13,7 @@ from ..entries import Entries
 from ..errors import call_it, check_choice, check_count, check_depth, check_flags, check_probability, reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
+from ..kernels.pattern import select
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..printing import arguments
@@ -245,4 +246,4 @@ def mask_share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Ten
         total, left = (none.index_add(0, p, e.weight.to(none)) for p, e in zip(places, lists, strict=True))
         place = torch.searchsorted(distinct, pattern.by_target.other.long() * found.N + pattern.row.long())
     left = torch.where(total == 0, 1, left / torch.where(total == 0, 1, total))
-    return left if place is None else left.index_select(0, place)
+    return select(left, place)

@@ -280,9 +280,7 @@ class BoundWalks(BoundBasis):
             z_k = z[leaf.member]
             return None if z_k is None else trie.widen(_rows(z_k, leaf))
 
-        like = next((z_k for z_k in z if z_k is not None), None)
-        if like is None:
-            reject("z", "at least one member that is not None", z, "there is nothing to combine")
+        like = next(z_k for z_k in z if z_k is not None)
         total = trie.adjoint(value)
         if total is None:
             return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) + _zero_of(like)

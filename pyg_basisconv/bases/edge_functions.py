@@ -14,7 +14,7 @@ from ..graph import Graph
 from ..kernels import Pattern, spmm
 from ..kernels.op import autocasting
 from ..mechanisms.base import upcast
-from ..portable import any_seen, with_plain
+from ..portable import any_seen, few, with_plain
 from ..printing import arguments
 from ..typed_edges import SharedEdges
 from .adjacency import normalise
@@ -119,17 +119,12 @@ def _by_target(s: EdgeSet, z: Tensor, weight: Tensor | None) -> tuple[EdgeSet, T
     return arranged, z, None if weight is None else gather(weight, order, lambda: gathers)
 
 
-def _squares_at_once(z: Tensor, points: Tensor, scale: Tensor) -> Tensor:
-    return (z.unsqueeze(1) - points).square().mul(scale).sum(-1)
-
-
-@with_plain(_squares_at_once)
 def _squares(z: Tensor, points: Tensor, scale: Tensor) -> Tensor:
     """(E, K) the sum over d of scale_kd (z_d - points_kd)^2; of many edges without E x K x D numbers.
 
     The difference is taken first, as of two products that are large and alike few digits would be left.
     """
-    if z.shape[0] * points.numel() <= _HELD:  # (D, K, E), whose rows are long: along short ones torch is slow
+    if few(z.shape[0] * points.numel(), _HELD):  # (D, K, E), whose rows are long: along short ones torch is slow
         each = z.t().contiguous().unsqueeze(1)
         points, scale = (t.t().contiguous().unsqueeze(-1) for t in (points, scale))
         return (each - points).square().mul(scale).sum(0).t()

@@ -8,7 +8,8 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work, check_bases
 from ..bound import CONSTRUCTORS, Derived
 from ..errors import reject
-from ..portable import refuse, with_plain
+from ..kernels.op import add_times
+from ..portable import refuse
 from ..typed_edges import members
 from .composed import Composed, real
 
@@ -18,9 +19,11 @@ def _zeros(t: Tensor) -> Tensor:
     return t.masked_fill(torch.ones((), dtype=torch.bool, device=t.device), 0)
 
 
-@with_plain(lambda factor: slice(None))
-def _nonzero(factor: Tensor) -> Tensor:
-    return factor.nonzero().squeeze(1)
+def _add_to(sums: list[Tensor | None], factors: Sequence[float], z: Tensor) -> None:
+    """Adds to each sum its factor times z, unless that is zero."""
+    for i, factor in enumerate(factors):
+        if factor:
+            sums[i] = add_times(sums[i], factor, z)
 
 
 class BoundMix(Derived):
@@ -33,32 +36,20 @@ class BoundMix(Derived):
         self.source_grid, self.target_grid = family.source_grid, family.target_grid
         self.dtype, self.device, self.batch = family.dtype, family.device, family.batch
 
-    def _matrix(self) -> Tensor:
-        return torch.tensor(self.coefficients, dtype=self.dtype, device=self.device)
-
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        mixed: list[Tensor | None] = [None] * self.K
-        for k, u in enumerate(self.family.iterate(x)):
-            for h, row in enumerate(self.coefficients):
-                if row[k]:
-                    now = mixed[h]
-                    mixed[h] = (u if row[k] == 1 else row[k] * u) if now is None else torch.add(now, u, alpha=row[k])
-        return iter([_zeros(u) if u_h is None else u_h for u_h in mixed])
+        sums: list[Tensor | None] = [None] * self.K
+        for u, column in zip(self.family.iterate(x), zip(*self.coefficients, strict=True), strict=True):
+            _add_to(sums, column, u)
+        return iter([_zeros(u) if total is None else total for total in sums])
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        given = [(h, z_h) for h, z_h in enumerate(members(z, self.K)) if z_h is not None]
-        unmixed: list[Tensor | None] = []
-        for k in range(self.family.K):
-            total: Tensor | None = None
-            for h, z_h in given:
-                c = self.coefficients[h][k]
-                if c:
-                    scaled = z_h if c == 1 else c * z_h
-                    total = scaled if total is None else total + scaled
-            unmixed.append(total)
-        if all(total is None for total in unmixed):
-            unmixed[0] = _zeros(given[0][1])
-        return self.family.combine(unmixed)
+        given = [(z_h, row) for z_h, row in zip(members(z, self.K), self.coefficients, strict=True) if z_h is not None]
+        sums: list[Tensor | None] = [None] * self.family.K
+        for z_h, row in given:
+            _add_to(sums, row, z_h)
+        if all(total is None for total in sums):
+            sums[0] = _zeros(given[0][0])
+        return self.family.combine(sums)
 
     def each(self, z: Tensor) -> Tensor:
         # Mixture h is applied to z_h alone, by a pass of the whole family.
@@ -70,9 +61,9 @@ class BoundMix(Derived):
             refuse("basis", "a mixture without zeros, where it is written out", self)
         kind, source, target, weight = self.family.edges()
         lists = []
-        for h, row in enumerate(self._matrix()):
-            factor = row.index_select(0, kind.long())
-            some = _nonzero(factor)
+        for h, row in enumerate(self.coefficients):
+            factor = torch.tensor(row, dtype=weight.dtype, device=weight.device).index_select(0, kind.long())
+            some = slice(None) if all(row) else factor.nonzero().squeeze(1)
             lists.append([t[some] for t in (torch.full_like(kind, h), source, target, weight * factor)])
         return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
 

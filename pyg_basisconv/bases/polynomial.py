@@ -11,7 +11,7 @@ from ..bound import Derived
 from ..errors import call_it, check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
-from ..kernels.op import acc_dtype
+from ..kernels.op import acc_dtype, add_times
 from ..kernels.recurrence import polynomials
 from ..portable import any_seen, refuse
 from ..printing import arguments
@@ -36,9 +36,9 @@ class BoundPolynomial(Derived):
         """The recurrence p_{k+1} = plus + a S p_k + c p_{k-1}, for now = p_k and before = p_{k-1}; None is zero."""
         total = plus
         if before is not None and self.c:
-            total = _add(total, self.c, before)
+            total = add_times(total, self.c, before)
         if now is not None:
-            total = _add(total, self.a if k else 1.0, self.operator.combine([now]))
+            total = add_times(total, self.a if k else 1.0, self.operator.combine([now]))
         return total
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
@@ -55,9 +55,7 @@ class BoundPolynomial(Derived):
         later: Tensor | None = None  # the total of one step before
         for k in reversed(range(self.K)):
             total, later = self._next(k, total, later, z[k]), total
-        if total is None:
-            reject("z", "at least one member that is not None", z, "there is nothing to combine")
-        return total
+        return cast(Tensor, total)
 
     def each(self, z: Tensor) -> Tensor:
         done = []
@@ -137,12 +135,6 @@ def matrix_and_identity(family: BoundBasis) -> tuple[Tensor, Tensor]:
     ones = torch.ones(family.M, dtype=dtype, device=family.device)
     eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M), device=family.device)
     return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye.coalesce()
-
-
-def _add(total: Tensor | None, factor: float, z: Tensor) -> Tensor:
-    if total is None:
-        return z if factor == 1 else factor * z
-    return torch.add(total, z, alpha=factor)
 
 
 class OfSquareMatrix(Basis):

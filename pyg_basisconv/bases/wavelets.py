@@ -1,13 +1,14 @@
 """Diffusion wavelets: differences of dyadic powers of a lazy walk, evaluated step by step without building powers."""
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..bound import Derived
-from ..errors import check_count, check_flags, reject
+from ..errors import check_count, check_flags
 from ..graph import Graph
 from ..portable import refuse
 from ..printing import arguments
@@ -55,9 +56,7 @@ class BoundWavelets(Derived):
                 total = z_j + self._walk(j, -z_j if total is None else total - z_j)
             elif total is not None:
                 total = self._walk(j, total)
-        if total is None:
-            reject("z", "at least one member that is not None", z, "there is nothing to combine")
-        return total
+        return cast(Tensor, total)
 
     def each(self, z: Tensor) -> Tensor:
         done, now = [], z  # (K - j, *, N, D): T^{s_j} applied to the members from j on

@@ -43,6 +43,13 @@ def add_optional(a: Any, b: Any) -> Any:
     return a if b is None else b if a is None else a + b
 
 
+def add_times(total: Tensor | None, factor: float, z: Tensor) -> Tensor:
+    """The total, None for zero, plus a number times z; z itself, if that is all."""
+    if total is None:
+        return z if factor == 1 else factor * z
+    return torch.add(total, z, alpha=factor)
+
+
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether one of the tensors requires a gradient."""
     for t in tensors:  # noqa: SIM110 - a generator takes longer

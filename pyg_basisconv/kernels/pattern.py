@@ -60,6 +60,11 @@ def positions(mask: Tensor) -> Tensor:
     return mask.nonzero().squeeze(1)
 
 
+def select(t: Tensor, index: Tensor | None) -> Tensor:
+    """The rows of a tensor at an index, all of them in their order for None."""
+    return t if index is None else t.index_select(0, index)
+
+
 def extremes(index: Tensor) -> tuple[int, int]:
     """The least and the greatest of some integers.
 
@@ -240,8 +245,7 @@ class Pattern:
         return [*self.both_ways, *_translate(self.by_target.order, self.by_source.order, self.source)]
 
     def _gathered_row(self) -> Tensor:
-        order = self.by_target.order
-        return self.target if order is None else self.target.index_select(0, order)
+        return select(self.target, self.by_target.order)
 
     @kept
     @with_plain(_gathered_row)

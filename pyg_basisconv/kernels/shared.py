@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..errors import reject
-from ..portable import with_plain
+from ..portable import few, with_plain
 from .dense import Products, matmul
 from .onepass import Kernel, kernel
 from .op import PLAIN, compilable, derivative, primitive, recorded
-from .pattern import Pattern, extremes
+from .pattern import Pattern, extremes, select
 from .products import plain_spmm, sddmm_raw, spmm_raw
 
 _CALL = struct.Struct("=12q")  # `SharedCall` in the kernels
@@ -62,7 +62,7 @@ def _run(name: str, sizes: tuple[int, int, int], tensors: tuple[Tensor | None, .
 
 def _columns(weight: Tensor, place: Tensor | None) -> tuple[Tensor, ...]:
     """The weights of each member, in the order in which entries are read."""
-    return (weight if place is None else weight.index_select(0, place)).t().contiguous().unbind(0)
+    return select(weight, place).t().contiguous().unbind(0)
 
 
 def _expand(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
@@ -118,13 +118,8 @@ def _plain_combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.back, ctx.arrays = inputs
-    ctx.save_for_backward(*tensors[:2])
-
-
-def _inner_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, own, ctx.K, ctx.back, ctx.arrays = inputs
-    ctx.save_for_backward(x, own)
+    first, second, *_, ctx.back, ctx.arrays = inputs
+    ctx.save_for_backward(first, second)
 
 
 def _expand_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -177,7 +172,7 @@ inner_raw = primitive(
     "shared_inner(Tensor x, Tensor own, int K, bool back, Tensor[] arrays) -> Tensor",
     _inner,
     lambda x, own, K, back, a: x.new_empty(a[1].shape[0], K),
-    _inner_context,
+    _context,
     _inner_backward,
     _inner_each,
 )
@@ -237,15 +232,14 @@ class Expanded(Products):
 
     def __iter__(self) -> Iterator[Tensor]:
         # Where nothing is saved for a gradient, a few are made at a time.
-        few = torch.is_grad_enabled() or self._are_few
-        for weight in self.weight.split(len(self) if few else _TOGETHER, 1):
+        all_of_them = torch.is_grad_enabled() or self._are_few
+        for weight in self.weight.split(len(self) if all_of_them else _TOGETHER, 1):
             rows = expand(self.x, weight, self.pattern)
             yield from rows.unflatten(1, (weight.shape[1], self.x.shape[1])).unbind(1)
 
     @property
-    @with_plain(lambda self: True)
     def _are_few(self) -> bool:
-        return self.pattern.N * len(self) * self.x.shape[1] <= _HELD
+        return few(self.pattern.N * len(self) * self.x.shape[1], _HELD)
 
     def matmul(self, theta: Tensor) -> Tensor:
         x, weight, pattern = self.x.contiguous(), self.weight.contiguous(), self.pattern

@@ -247,9 +247,6 @@ class Mechanism(nn.Module):
 
     __rmul__ = __mul__
 
-    def extra_repr(self) -> str:
-        return ""
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
 

@@ -187,7 +187,7 @@ class Theta(nn.Module):
         """An order with its form, or `KNOWN`, as one function of this parameter, x (M, P), the bias or None, and a
         family with `takes_rows`, to y (N, Q); None if it has no such form.
         """
-        return None
+        return STEPS[order] if order == AT_ONCE and self.of_types else None
 
     def prepare(self) -> None:
         """Runs the forward pre-hooks, by which pruning and weight norms compute the weight."""
@@ -253,9 +253,6 @@ class Theta(nn.Module):
     def inner(self) -> int:
         """D, the width of one projected member."""
         return self.Q
-
-    def extra_repr(self) -> str:
-        return ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

@@ -13,7 +13,7 @@ from ..kernels import matmul
 from ..kernels.dense import from_diagonal_blocks
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
-from .base import AT_ONCE, STEPS, Blocks, Members, Step, Theta, draw_uniform, glorot, param, project
+from .base import Blocks, Members, Theta, draw_uniform, glorot, param, project
 from .full import Full
 
 _MIN_WIDTH = 64  # of blocks that are multiplied separately; narrower ones are merged
@@ -85,9 +85,6 @@ class Grouped(Theta):
         weight = self.matrices.transpose(0, 1).flatten(1, 2)  # (g, K P/g, Q/g)
         y = side_by_side.flatten(0, -3).transpose(0, 1) @ weight
         return y.transpose(0, 1).reshape(*side_by_side.shape[:-2], self.Q)
-
-    def step(self, order: str) -> Step | None:
-        return STEPS[order] if order == AT_ONCE else None
 
     def dense(self, width: int = -1) -> Tensor:
         return from_diagonal_blocks(self.matrices)
@@ -235,9 +232,6 @@ class Separable(Theta):
             else:
                 mixed = [torch.addcmul(m, u_k, c) for m, c in zip(mixed, coefficients.unbind(0), strict=True)]
         return matmul(torch.cat(mixed, -1) if self.H > 1 else mixed[0], self.weight.flatten(0, 1))
-
-    def step(self, order: str) -> Step | None:
-        return STEPS[order] if order == AT_ONCE else None
 
     def dense(self, width: int = -1) -> Tensor:
         return torch.einsum("hkp,hpq->kpq" if self.depthwise else "hk,hpq->kpq", self.mix, self.weight)

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..errors import check_choice, reject
 from ..kernels import Affine, matmuls, summed
 from ..kernels.contract import Rows
+from ..kernels.op import add_times
 from ..printing import arguments
 from .base import KNOWN, STEPS, Blocks, Members, Step, Theta, add_bias, glorot, param, project
 from .heads import all_heads
@@ -152,7 +153,7 @@ class Pass(Theta):
             return torch.cat([_times(u_k, scale) for u_k, scale in pairs], -1)
         total: Tensor | None = None
         for u_k, scale in pairs:
-            total = _times(u_k, scale) if total is None else torch.add(total, u_k, alpha=scale)
+            total = add_times(total, scale, u_k)
         assert total is not None
         return total
 

@@ -160,7 +160,7 @@ class LowRank(Values):
     (torch.Size([4, 3, 2]), torch.Size([4, 2, 8]), torch.Size([4, 3, 8]))
     """
 
-    makes_results = True
+    makes_results, sums = True, False
 
     def __init__(self, dim: int, bias: bool = False) -> None:
         super().__init__(bias)
@@ -190,10 +190,6 @@ class LowRank(Values):
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output
-
-    @property
-    def sums(self) -> bool:
-        return False
 
     @property
     def inner(self) -> int:

@@ -32,6 +32,10 @@ def edges(*pairs: tuple[int, int]) -> Tensor:
 
 CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     # what is wrong: (the argument that the message names, the call)
+    "no member": ("z", lambda: (bases.Identity() + bases.Adjacency()).bind(EDGES).combine([None, None])),
+    "no member of a mixture": ("z", lambda: (3 * bases.Adjacency()).bind(EDGES).combine([None])),
+    "no member of powers": ("z", lambda: bases.Powers(2).bind(EDGES).combine([None, None])),
+    "no member of edges": ("z", lambda: bases.Edges(2).bind(EDGES, torch.ones(4, 2)).combine([None, None])),
     "edge_index negative": ("edge_index", lambda: conv()(X, edges((0, 1), (-1, 2)))),
     "edge_index source too large": ("edge_index", lambda: conv()(X, edges((5, 1)))),
     "edge_index target too large": ("edge_index", lambda: conv()(X, edges((1, 5)))),
