@@ -342,16 +342,10 @@ class BoundBasis:
 
     def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
         """The K products A_k^T x of an x without gradient, cached while x exists unchanged. Do not write to them."""
-
-        def build() -> tuple[Tensor, ...]:
-            # Cached tensors must not share the memory of x, which would keep it alive.
-            own = x.untyped_storage()._cdata
-            return tuple(u.clone() if u.untyped_storage()._cdata == own else u for u in self.iterate(x))
-
-        return self._held.setdefault("expansions", IdentityCache()).get((x,), None, build)
+        return self.known_rows(x).split(x.shape[-1], -1)
 
     def known_rows(self, x: Tensor) -> Tensor:
-        """The same side by side, (N, K P)."""
+        """The same side by side, (*, N, K P)."""
         kept = self._held.setdefault("rows", IdentityCache())
         return kept.get((x,), None, lambda: torch.cat(list(self.iterate(x)), -1))
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .cache import cached_property, kept, memo
+from .cache import kept, memo
 from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype, positions, select, split_groups
 from .portable import few, with_plain
@@ -33,25 +33,9 @@ class Entries:
         self, pattern: Pattern, weight: Tensor | None = None, first: int = 0, alive: Tensor | None = None
     ) -> None:
         self.pattern, self._weight, self.first, self.alive = pattern, weight, first, alive
+        self.M, self.N, self.E, self.device = pattern.M, pattern.N, pattern.E, pattern.source.device
         self._edges: Tensor | slice | None = None  # see `set_edge_ids`
         self._lookups: dict[Hashable, Any] = {}
-
-    @cached_property
-    def device(self) -> torch.device:
-        """The device of the entries."""
-        return self.pattern.source.device
-
-    @cached_property
-    def E(self) -> int:
-        return self.pattern.by_target.other.numel()
-
-    @cached_property
-    def M(self) -> int:
-        return self.pattern.M
-
-    @cached_property
-    def N(self) -> int:
-        return self.pattern.N
 
     @property
     def has_weight(self) -> bool:

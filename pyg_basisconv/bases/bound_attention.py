@@ -79,6 +79,7 @@ class BoundAttention(MemberByMember):
     ) -> None:
         self.K, self.M, self.N = K, entries.M, entries.N
         self.weighing, self.entries, self.batch = weighing, entries, batch
+        self.copies = K * prod(batch)  # of the entries
         self.score, self.normalize, self.dropout, self.weighted = weighing
         self.dtype, self.device, self.observed = dtype, entries.device, observed
         self.has_edge_attr, self.mask_share, self.valued = has_edge_attr, mask_share, valued
@@ -86,11 +87,6 @@ class BoundAttention(MemberByMember):
     takes_edge_values = True
     _pair_weights: Tensor | None = None  # see `NativeAttention.weights`
     _weights: Tensor | None = None  # (K, E) those that the layer has applied, if it has stored them
-
-    @property
-    def copies(self) -> int:
-        """K x the graphs of the batch."""
-        return self.K * prod(self.batch)
 
     @cached_property
     def pieces(self) -> list[tuple[Piece, Entries]]:

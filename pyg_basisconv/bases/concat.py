@@ -23,27 +23,6 @@ from ..typed_edges import ListedEdges, TypedEdges, check_members, dense
 from .composed import Composed
 
 
-def merged_edges(parts: Sequence[BoundBasis]) -> TypedEdges | None:
-    """The concatenation of families as one list of typed edges; None if that costs too much."""
-    first, K = parts[0], sum([part.K for part in parts])
-    starts = [0, *accumulate([part.K for part in parts])]
-    lists = [part.lists for part in parts]
-    if all(lists) and lists_of(first.dtype, K * max(first.M, first.N)):
-        entries = [e.from_member(start) for some, start in zip(lists, starts, strict=False) for e in some]
-        return ListedEdges(K, first.M, first.N, entries, first.dtype)
-    typed = [family for part in parts if (family := part.typed) is not None]
-    if len(typed) < len(parts):
-        return None
-    sets = [part.edge_set for part in typed]
-    kinds = [e.kinds.int() + start for e, start in zip(sets, starts, strict=False)]
-    weight = None
-    if any(part.weight is not None for part in typed):
-        one = torch.ones(1, dtype=first.dtype, device=first.device)
-        weight = torch.cat([one.expand(part.E) if part.weight is None else part.weight for part in typed])
-    source, target = torch.cat([e.source for e in sets]), torch.cat([e.target for e in sets])
-    return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), source, target), weight, first.dtype)
-
-
 class BoundConcat(Derived):
     """The members of several families of the same M and N, in order."""
 
@@ -117,7 +96,21 @@ class BoundConcat(Derived):
 
     @kept
     def typed(self) -> TypedEdges | None:
-        return merged_edges(self.parts)
+        starts, lists = [0, *accumulate([part.K for part in self.parts])], [part.lists for part in self.parts]
+        if all(lists) and lists_of(self.dtype, self.K * max(self.M, self.N)):
+            entries = [e.from_member(start) for some, start in zip(lists, starts, strict=False) for e in some]
+            return ListedEdges(self.K, self.M, self.N, entries, self.dtype)
+        typed = [family for part in self.parts if (family := part.typed) is not None]
+        if len(typed) < len(self.parts):
+            return None
+        sets = [part.edge_set for part in typed]
+        kinds = [e.kinds.int() + start for e, start in zip(sets, starts, strict=False)]
+        weight = None
+        if any(part.weight is not None for part in typed):
+            one = torch.ones(1, dtype=self.dtype, device=self.device)
+            weight = torch.cat([one.expand(part.E) if part.weight is None else part.weight for part in typed])
+        source, target = torch.cat([e.source for e in sets]), torch.cat([e.target for e in sets])
+        return TypedEdges(EdgeSet(self.K, self.M, self.N, torch.cat(kinds), source, target), weight, self.dtype)
 
     def __getitem__(self, index: int | Ints) -> "BoundConcat":
         """One graph of a batch."""

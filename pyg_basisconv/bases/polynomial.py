@@ -247,7 +247,7 @@ class Chebyshev(Basis):
         self, K: int, norm: Literal["sym", "rw"] | None = "sym", lambda_max: float | Literal["exact"] | None = None
     ) -> None:
         super().__init__(K)
-        self.laplacian = Laplacian(norm)
+        self.laplacian, self.norm = Laplacian(norm), norm
         if lambda_max is not None and lambda_max != "exact":
             if not isinstance(lambda_max, int | float) or not 0 < lambda_max < float("inf"):
                 reject("lambda_max", "a positive finite number, 'exact' or None", lambda_max, "give one of them")
@@ -305,11 +305,6 @@ class Chebyshev(Basis):
         random = torch.Generator().manual_seed(0)
         start = torch.rand(graph.N, generator=random, dtype=torch.float64, device="cpu")
         return float(eigsh(L, k=1, which="LA", v0=start.numpy(), return_eigenvectors=False)[0])
-
-    @property
-    def norm(self) -> str | None:
-        """The norm of the Laplacian."""
-        return self.laplacian.norm
 
     def extra_repr(self) -> str:
         return arguments(self, f"K={self.K}", norm="sym", lambda_max=None)

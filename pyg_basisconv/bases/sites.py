@@ -47,16 +47,9 @@ class BoundSites(BoundBasis):
 
     def __init__(self, places: Sites, space: Ints, M: int, dtype: torch.dtype) -> None:
         self.places, self.space = places, space
+        self.sites, self.site_batch = places.targets, places.target_batch
         self.K, self.M, self.N = len(places.matchings.pairs), M, places.targets.shape[0]
         self.dtype, self.device = dtype, places.sources.device
-
-    @property
-    def sites(self) -> Tensor:
-        return self.places.targets
-
-    @property
-    def site_batch(self) -> Tensor:
-        return self.places.target_batch
 
     @property
     def matchings(self) -> Matchings:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
@@ -64,15 +65,16 @@ class Restricted(NamedTuple):
         return Restricted(change(self.matrix), change(self.T), self.rows.to(device), starts)
 
 
+@dataclass(eq=False)
 class Node:
     """A product of factors. parent: the node of all but the last; part: the last; members: whose chains end here;
     children: the number of child nodes.
     """
 
-    def __init__(self, parent: int, part: Restricted) -> None:
-        self.parent, self.part = parent, part
-        self.members: list[int] = []
-        self.children = 0
+    parent: int
+    part: Restricted
+    members: list[int] = field(default_factory=list)
+    children: int = 0
 
 
 class Trie:

@@ -1,6 +1,5 @@
 """The sparsity pattern of a matrix, compressed by target and by source."""
 
-import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,11 +178,6 @@ def _compress_by_counting(group: Tensor, other: Tensor, num_groups: int) -> Comp
     return Compressed(torch.from_numpy(ptr), torch.from_numpy(index), torch.from_numpy(order))
 
 
-def _repeat(index: Tensor, count: int, step: int, dtype: torch.dtype) -> Tensor:
-    """An index, repeated `count` times, each time `step` higher."""
-    return (index.to(dtype) + torch.arange(count, dtype=dtype, device=index.device).unsqueeze(1) * step).flatten()
-
-
 class Pattern:
     """E entries (source, target) of an M x N matrix, in the order in which their weights are given.
 
@@ -194,8 +188,6 @@ class Pattern:
     ([0, 1, 3], [2, 0, 1])
     """
 
-    _original: "weakref.ref[Pattern] | None" = None  # the pattern that this one repeats
-
     def __init__(self, source: Tensor, target: Tensor, M: int, N: int) -> None:
         dtype = index_dtype(M, N, source.numel())
         self.source = source if source.dtype == dtype else source.to(dtype)
@@ -203,7 +195,7 @@ class Pattern:
         self.M, self.N = M, N
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in without_cached(self).items() if name not in ("_copies", "_original")}
+        return {name: value for name, value in without_cached(self).items() if name != "_copies"}
 
     @property
     def E(self) -> int:
@@ -238,10 +230,6 @@ class Pattern:
     @kept
     def both_ways_and_across(self) -> list[Tensor]:
         """`both_ways`, then for each position by target the position by source, and the reverse; (E,) both."""
-        original = None if self._original is None else self._original()
-        if original is not None:
-            count, E = self.E // max(1, original.E), original.E
-            return [*self.both_ways, *(_repeat(t, count, E, t.dtype) for t in original.both_ways_and_across[4:])]
         return [*self.both_ways, *_translate(self.by_target.order, self.by_source.order, self.source)]
 
     def _gathered_row(self) -> Tensor:
@@ -315,7 +303,9 @@ class Pattern:
         dtype = index_dtype(count * self.M, count * self.N, count * self.E)
 
         def repeat(index: Tensor, step: int) -> Tensor:
-            return _repeat(index, count, step, dtype)
+            """An index, `count` times, each time `step` higher."""
+            first = torch.arange(count, dtype=dtype, device=index.device).unsqueeze(1) * step
+            return (index.to(dtype) + first).flatten()
 
         def compressed(one: Compressed, size: int) -> Compressed:
             total = torch.full((1,), count * self.E, dtype=dtype, device=self.source.device)
@@ -326,8 +316,6 @@ class Pattern:
         for name, size in (("by_target", self.M), ("by_source", self.N)):
             if name in self.__dict__ or not portable():
                 pattern.__dict__[name] = compressed(getattr(self, name), size)
-        if dtype == self.source.dtype:
-            pattern._original = weakref.ref(self)
         return pattern
 
     @kept

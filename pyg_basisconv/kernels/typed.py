@@ -125,6 +125,10 @@ class Pairs:
         target: (E,) its target n, 0 .. N-1.
         sizes: (K, M, N).
 
+    Attributes:
+        count: how many pairs there are.
+        members: how many of the K members have an edge.
+
     >>> pairs = Pairs(torch.tensor([1, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), (2, 4, 4))
     >>> pairs.count, pairs.at.tolist(), pairs.members
     (2, [3, 3], 2)
@@ -138,17 +142,8 @@ class Pairs:
         members = torch.div(distinct, max(1, N), rounding_mode="floor")
         self.at = distinct - members * N
         self.runs = [run.tolist() for run in members.unique_consecutive(return_counts=True)]
+        self.count, self.members = self.at.numel(), len(self.runs[0])
         self._pieces: dict[int, list[Chunk]] = {}
-
-    @property
-    def count(self) -> int:
-        """How many pairs there are."""
-        return self.at.numel()
-
-    @property
-    def members(self) -> int:
-        """How many of the K members have an edge."""
-        return len(self.runs[0])
 
     @kept
     def place(self) -> Tensor:
