@@ -10,46 +10,11 @@ from torch import Tensor
 
 from ..basis import BoundBasis
 from ..bound import ContentStep
-from ..content import Content, Inputs
+from ..content import Content
 from ..entries import Entries
 from ..graph import Graph
-from ..theta import Theta
 from .replay import Replays
 from .weighing import attend_all_pairs, attend_given, attend_in_rows
-
-
-def step_of(family: Any, theta: Theta, order: str) -> ContentStep | None:
-    """`content_step` of a `BoundAttention`."""
-    basis, graph = family.origin
-    if family.valued is not None:
-        if not family.adds_values:
-            return None
-        order = "theta_first"
-    if order == "native":
-        fits = theta.by_rows and family.is_pairs_by_rows
-        return _step_of_pairs(basis.mask, family.entries, family.dtype) if fits else None
-    if family.given is not None and theta.by_rows and not theta.lifts:
-        return _step_of_mask(basis.mask, order)
-    if order != "theta_first" or not (theta.by_rows and family.is_by_rows):
-        return None
-    if family.observed and (family.draws or not basis.in_one_piece(family.entries)):
-        return None
-    content = graph.content
-    if content is None or content.mask is not None or content.valid is not None:
-        return None
-    return _step_by_rows(basis.mask, family.entries, Replays())
-
-
-def in_one_step(family: Any, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
-    """The result of such a step for the content that a `BoundAttention` was computed from, which gets the weights."""
-    if order == "native" and family.valued is None:
-        y, family._pair_weights = attend_all_pairs(family.weighing, family.entries, inputs, bias, family.observed)
-    elif family.given is not None:
-        y = attend_given(family.given, inputs, bias, order)
-    else:
-        about = family.valued, family.observed
-        y, family._weights = attend_in_rows(family.weighing, family.entries, inputs, bias, *about)
-    return cast(Tensor, y)
 
 
 def is_mask(basis: Any) -> bool:
@@ -58,7 +23,7 @@ def is_mask(basis: Any) -> bool:
     return basis.mechanism.is_zero and basis.normalize is None and not (basis.weighted or dropped)
 
 
-def _step_of_pairs(mask: Any, entries: Entries, dtype: Any) -> ContentStep:
+def step_of_pairs(mask: Any, entries: Entries, dtype: Any) -> ContentStep:
     """All pairs in one step by the vendor's kernel, for batches of sequences without a mask, or a causal one."""
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, BoundBasis] | None:
@@ -75,7 +40,7 @@ def _step_of_pairs(mask: Any, entries: Entries, dtype: Any) -> ContentStep:
     return ContentStep(run)
 
 
-def _step_of_mask(mask: Any, order: str) -> ContentStep:
+def step_of_mask(mask: Any, order: str) -> ContentStep:
     """The step of matrices that the call gives as its mask."""
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
@@ -86,7 +51,7 @@ def _step_of_mask(mask: Any, order: str) -> ContentStep:
     return ContentStep(run)
 
 
-def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
+def step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
     """The step of any content on the entries of a mask; the replays are shared by all graphs."""
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, BoundBasis] | None:
@@ -117,7 +82,7 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
         return None
     if replays.read_edges:
         basis.number_edges(entries, graph)
-    step = _step_by_rows(mask, entries, replays)
+    step = step_by_rows(mask, entries, replays)
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Any:
         basis.check(content, entries, graph)

@@ -24,11 +24,12 @@ from ..kernels.op import autocasting
 from ..portable import portable, with_plain
 from ..theta import Theta
 from ..typed_edges import SharedEdges
-from .attention_steps import in_one_step, is_mask, step_of
+from .attention_steps import is_mask, step_by_rows, step_of_mask, step_of_pairs
 from .by_member import DisjointUnion, MemberByMember
 from .dropout import AtOnce, Seeded
 from .native_attention import NativeAttention
-from .weighing import ELEMENTWISE, Weighing, weights_across
+from .replay import Replays
+from .weighing import ELEMENTWISE, Weighing, attend_all_pairs, attend_given, attend_in_rows, weights_across
 
 # Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
 BLOCK = 1 << 20
@@ -329,7 +330,24 @@ class BoundAttention(MemberByMember):
         return found is not None and one_pass_fits(found[0].form(found[1], self.K), self.device, self.entries.E)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
-        return step_of(self, theta, order)
+        basis, graph = cast(tuple[Any, Graph], self.origin)
+        if self.valued is not None:
+            if not self.adds_values:
+                return None
+            order = "theta_first"
+        if order == "native":
+            fits = theta.by_rows and self.is_pairs_by_rows
+            return step_of_pairs(basis.mask, self.entries, self.dtype) if fits else None
+        if self.given is not None and theta.by_rows and not theta.lifts:
+            return step_of_mask(basis.mask, order)
+        if order != "theta_first" or not (theta.by_rows and self.is_by_rows):
+            return None
+        if self.observed and (self.draws or not in_one_piece(self.K, self.entries)):
+            return None
+        content = graph.content
+        if content is None or content.mask is not None or content.valid is not None:
+            return None
+        return step_by_rows(basis.mask, self.entries, Replays())
 
     @property
     def given(self) -> Tensor | None:
@@ -350,7 +368,14 @@ class BoundAttention(MemberByMember):
         return not self.observed or self.may_hold_pairs
 
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
-        return in_one_step(self, order, inputs, bias)
+        if order == "native" and self.valued is None:
+            y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
+        elif self.given is not None:
+            y = attend_given(self.given, inputs, bias, order)
+        else:
+            about = self.valued, self.observed
+            y, self._weights = attend_in_rows(self.weighing, self.entries, inputs, bias, *about)
+        return cast(Tensor, y)
 
     @cached_property
     def adds_values(self) -> bool:
