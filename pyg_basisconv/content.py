@@ -14,11 +14,12 @@ from .entries import Entries
 from .errors import reject
 from .kernels import Affine, Valued, affine, contracted, spmm
 from .kernels.dense import can_join
+from .kernels.multihead import to_heads, to_rows
 from .kernels.op import autocasting
 from .layouts import check_form
 from .theta import Theta
-from .theta.base import Members, side_by_side, stacked
-from .theta.heads import Values, all_heads, split_heads
+from .theta.base import Members, stacked
+from .theta.heads import Values, all_heads
 
 
 class Mapped(NamedTuple):
@@ -123,14 +124,14 @@ class Inputs:
     @cached_property
     def projected(self) -> Members:
         """The K members x Theta_k, as `Theta.project` returns them."""
-        return split_heads(self.rows, self.theta.K) if "rows" in vars(self) else self.theta.project(self.x)
+        return to_heads(self.rows, self.theta.K) if "rows" in vars(self) else self.theta.project(self.x)
 
     @cached_property
     def rows(self) -> Tensor:
         """The K members side by side, (*, M, K D)."""
         theta, x = self.theta, self.x
         if not theta.by_rows:
-            return side_by_side(stacked(self.projected))
+            return to_rows(stacked(self.projected))
         own = theta.affine if on_gpu(x) else None
         found = None if own is None else _with_beside(x, (own,))
         return theta.rows(x) if found is None else found[0]
@@ -229,12 +230,12 @@ class Content:
     @property
     def projected_rows(self) -> Tensor:
         """The sources' x Theta_k side by side, (*, M, K D)."""
-        return self.inputs.rows if self.members is _ALL else side_by_side(self.projected)
+        return self.inputs.rows if self.members is _ALL else to_rows(self.projected)
 
     @property
     def projected_target_rows(self) -> Tensor:
         """The targets' y' Theta_k, side by side, (*, N, K D)."""
-        return side_by_side(self.projected_target)
+        return to_rows(self.projected_target)
 
     @property
     def projected_target(self) -> Tensor:

@@ -26,16 +26,17 @@ _CONSTANTS: dict[Hashable, Tensor] = {}
 
 
 def to_rows(t: Tensor) -> Tensor:
-    """(c, G) or (c, G, W) -> (G, c W); a view if the memory has this layout."""
+    """(c, G) -> (G, c), or (c, *, G, W) -> (*, G, c W); a view if the memory has this layout."""
     if t.dim() == 2:
         return t.t()
-    c, G, W = t.shape
-    return t.transpose(0, 1).reshape(G, c * W)
+    return (t.transpose(0, 1) if t.dim() == 3 else t.movedim(0, -2)).flatten(-2)
 
 
 def to_heads(t: Tensor, c: int) -> Tensor:
-    """(G, c W) -> (c, G, W), a view."""
-    return t.view(t.shape[0], c, t.shape[1] // c).transpose(0, 1)
+    """(*, G, c W) -> (c, *, G, W), a view."""
+    *lead, width = t.shape
+    t = t.view(*lead, c, width // c)
+    return t.transpose(0, 1) if len(lead) == 1 else t.movedim(-2, 0)
 
 
 def gather_sums(table: Tensor, index: Tensor, ptr: Tensor) -> Tensor:

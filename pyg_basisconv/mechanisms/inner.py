@@ -12,11 +12,10 @@ from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, EdgeProductScores, Pattern, ProductScores, Valued, edge_products, hidden, inner
 from ..kernels.activations import Activation
-from ..kernels.multihead import HELD
+from ..kernels.multihead import HELD, to_heads
 from ..kernels.onepass import one_pass_fits
 from ..portable import portable
 from ..theta.base import param, project
-from ..theta.heads import split_heads
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, upcast
 from .edges import edge_rows, rows_of_copies
 from .rows import RowScore, TermRows
@@ -53,7 +52,7 @@ class ProductRows(RowScore):
         self.scoring, self.rows, self.heads = ProductScores(), (key, query), heads
 
     def heads_first_score(self) -> Score:
-        return inner_score(*(split_heads(cast(Tensor, t), self.heads) for t in self.rows))
+        return inner_score(*(to_heads(cast(Tensor, t), self.heads) for t in self.rows))
 
     def times(self, factor: float) -> Score:
         key, query = (cast(Tensor, t) for t in self.rows)
@@ -221,7 +220,7 @@ class Dot(Mechanism):
             found = None if content.batch else self._in_rows(content, entries, key, query, scale)
             if found is not None:
                 return found
-        key, query = split_heads(key, H), split_heads(query, H)
+        key, query = to_heads(key, H), to_heads(query, H)
         score = inner_score(key, query)
         if not self.edge_dim:
             return score

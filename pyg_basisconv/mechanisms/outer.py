@@ -15,12 +15,12 @@ from ..kernels import Affine, ProjectedScores, TermScores, hidden
 from ..kernels.activations import Activation
 from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
-from ..kernels.multihead import HELD, block_columns, to_rows
+from ..kernels.multihead import HELD, block_columns, to_heads, to_rows
 from ..kernels.onepass import one_pass_fits
 from ..kernels.scoring import rows_of_sources
 from ..portable import few, portable
 from ..theta.base import param
-from ..theta.heads import all_heads, split_heads
+from ..theta.heads import all_heads
 from .base import Combination, Mechanism, Score, Sizes, Tensors, check_width, elementwise, entry_score, per_copy, upcast
 from .edges import Feature, edge_rows, rows_of_copies
 from .inner import Bilinear
@@ -166,7 +166,7 @@ class HiddenLayerRows(RowScore):
         names: tuple[Side, ...] = ("source", "target", "entry")
         *given, out = cast(tuple[Tensor, ...], self.rows)
         terms = {side: t for side, t in zip(names, given, strict=True) if t is not None}
-        tensors = [split_heads(upcast(t), len(out)) for t in terms.values()]
+        tensors = [to_heads(upcast(t), len(out)) for t in terms.values()]
 
         def evaluate(t: Tensors, entries: Entries) -> Tensor:
             at, pattern = {side: to_rows(one) for side, one in zip(terms, t, strict=False)}, entries.pattern

@@ -10,7 +10,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from ..errors import reject
 from ..kernels import Affine, a_first, a_first_nonzero, matmul, theta_first, times_theta
-from ..kernels.contract import Copies, Rows
+from ..kernels.contract import Copies, Rows, side_by_side
+from ..kernels.multihead import to_rows
 from ..sparse_input import sparse_matmul
 
 Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
@@ -161,7 +162,7 @@ class Theta(nn.Module):
 
     def gather(self, family: Family, z: Members) -> Tensor:
         """Applies a family to projected inputs, and sums the members or puts them side by side: (*, N, Q)."""
-        return family.combine(z) if self.sums else self.join(side_by_side(family.each(stacked(z))))
+        return family.combine(z) if self.sums else self.join(to_rows(family.each(stacked(z))))
 
     @property
     def by_rows(self) -> bool:
@@ -265,11 +266,6 @@ def stacked(z: Members) -> Tensor:
     return z[0].expand(len(z), *z[0].shape) if all(z_k is z[0] for z_k in z) else torch.stack([*z])
 
 
-def side_by_side(z: Tensor) -> Tensor:
-    """(K, *, N, D) -> (*, N, K D)."""
-    return (z.transpose(0, 1) if z.dim() == 3 else z.movedim(0, -2)).flatten(-2)
-
-
 def add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
     """The output plus the bias, in the output's dtype."""
     return y if bias is None else y + bias.to(y.dtype)
@@ -345,7 +341,7 @@ def project(x: Tensor, weight: Tensor) -> Tensor:
     >>> project(torch.ones(5, 3), torch.ones(2, 3, 4)).shape
     torch.Size([2, 5, 4])
     """
-    K, P, Q = weight.shape
-    flat = weight.squeeze(0) if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
+    K, _, Q = weight.shape
+    flat = side_by_side(weight)
     z = matmul(x, flat) if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)
     return z.unsqueeze(0) if K == 1 else z.unflatten(-1, (K, Q)).movedim(-2, 0)

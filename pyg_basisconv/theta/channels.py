@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import check_choice, check_count, check_probability, reject
+from ..kernels.multihead import to_heads
 from ..printing import arguments
 from .base import Blocks, Members, Theta
 from .full import Pass
@@ -114,7 +115,7 @@ class Split(Pass):
         return type(self) is Split
 
     def project(self, x: Tensor) -> Members:
-        return self.rows(x).unflatten(-1, (self.K, self.inner)).movedim(-2, 0)  # (K, *, M, D)
+        return to_heads(self.rows(x), self.K)
 
     def dense(self, width: int = -1) -> Tensor:
         group, members = torch.arange(self.P, device="cpu") // self.inner, torch.arange(self.K, device="cpu")

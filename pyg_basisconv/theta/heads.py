@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ..errors import check_choice, check_count, check_flags, reject
 from ..kernels import Affine, matmul, repeated
+from ..kernels.multihead import to_heads
 from ..portable import few
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
@@ -74,7 +75,7 @@ class Values(Theta):
         return all_heads(x, *self.map[:3])
 
     def project(self, x: Tensor) -> Members:
-        return split_heads(self.rows(x), self.K)
+        return to_heads(self.rows(x), self.K)
 
 
 class Heads(Values):
@@ -221,10 +222,3 @@ def all_heads(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: floa
     """All s (x W_k + b_k) in one product, side by side, see `Affine`: (*, M, P), (K, P, D), (K, D) -> (*, M, K D)."""
     bias = bias if bias is None or bias.dim() == 1 else bias.flatten()  # flattening a vector would make a view
     return product(x, Affine(weight).matrix, bias, scale)
-
-
-def split_heads(rows: Tensor, K: int) -> Tensor:
-    """(*, M, K D) -> (K, *, M, D), a view."""
-    *lead, width = rows.shape
-    rows = rows.view(*lead, K, width // K)
-    return rows.transpose(0, 1) if len(lead) == 1 else rows.movedim(-2, 0)
