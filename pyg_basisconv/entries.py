@@ -116,30 +116,20 @@ class Entries:
         return ids if ids is None or order is None else ids.index_select(0, order)
 
     @kept
-    def edge_pattern(self) -> Pattern | None:
-        """The pattern from the graph's edges to their entries; None for the identity."""
+    def _from_edges(self) -> Pattern:
+        """The pattern from the graph's edges, and a row of zeros for no edge, to the entries."""
         edge = cast(Tensor, self.edge_ids)
         position = torch.arange(self.E, dtype=edge.dtype, device=edge.device)
-        if bool((edge == position).all()) and self.num_edges == self.E:
-            return None
-        is_edge = (edge >= 0).nonzero().squeeze(1)
-        return Pattern(edge[is_edge], position[is_edge], self.num_edges, self.E)
+        return Pattern(torch.where(edge < 0, self.num_edges, edge), position, self.num_edges + 1, self.E)
 
-    def _padded_rows(self, rows: Tensor) -> Tensor:
-        edge = cast(Tensor, self.edge_ids)
-        return F.pad(rows, (0, 0, 0, 1)).index_select(0, torch.where(edge < 0, rows.shape[0], edge))
-
-    @with_plain(_padded_rows)
     def rows_of_edges(self, rows: Tensor) -> Tensor:
         """The rows of the graph's edges at the entries, (edges, R) -> (E, R) by target; zeros for loops of the mask."""
         if isinstance(self._edges, slice):
             return select(rows, self.pattern.by_target.order)
-        own = self.edge_pattern
-        if own is None:
-            return rows
-        if own.E == self.E and not rows.requires_grad:  # a product has a derivative of fixed order
-            return rows.index_select(0, cast(Tensor, self.edge_ids))
-        return spmm(rows, None, own)
+        padded, pattern = F.pad(rows, (0, 0, 0, 1)), self._from_edges
+        if rows.requires_grad:  # a product has a derivative of fixed order
+            return spmm(padded, None, pattern)
+        return padded.index_select(0, pattern.source)
 
     def _logarithms(self) -> Tensor:
         count = torch.zeros(self.M * self.N, dtype=torch.float64, device=self.pattern.source.device)
