@@ -66,8 +66,13 @@ class Layout(NamedTuple):
         return "sparse" if isinstance(first, torch.layout) else "sparse_tensor" if first == "SparseTensor" else ""
 
 
-def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
+def layout(edge_index: Any, flow: str = "source_to_target", features: bool = False) -> Layout:
     """The layout of a user's edges.
+
+    Args:
+        edge_index: the edges.
+        flow: 'target_to_source' turns them round, which a sparse matrix is not.
+        features: whether a sparse matrix may have several numbers for each edge.
 
     >>> edges = layout(torch.tensor([[0., 2.], [0., 0.]]).to_sparse_csr())
     >>> edges.shape, edges.ends()
@@ -102,7 +107,7 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
         elif hasattr(edge_index, "tocoo"):
             fix = "convert it with torch_geometric.utils.from_scipy_sparse_matrix"
         reject("edge_index", expected, type(edge_index).__name__, fix)
-    return _sparse(edge_index)
+    return _sparse(edge_index, features)
 
 
 def _dense(edge_index: Tensor, reverse: bool) -> Layout:
@@ -131,7 +136,7 @@ def _as_edges(shape: torch.Size) -> str:
     return "stack sources and targets"
 
 
-def _sparse(adjacency: Tensor) -> Layout:
+def _sparse(adjacency: Tensor, features: bool) -> Layout:
     """The layout of a transposed adjacency matrix, (N, M), of `torch.sparse`."""
     readers: dict[torch.layout, Callable[[], Ends]] = {
         torch.sparse_coo: lambda: (adjacency._indices()[1], adjacency._indices()[0]),
@@ -140,7 +145,8 @@ def _sparse(adjacency: Tensor) -> Layout:
     }
     if adjacency.layout not in readers:
         reject("edge_index", "a COO, CSR or CSC layout", adjacency.layout, "convert it with to_sparse_csr()")
-    if adjacency.dim() != 2 or adjacency.dense_dim():
+    width = adjacency.dense_dim()
+    if adjacency.dim() - width != 2 or (width and not features):
         reject("edge_index", "a sparse (N, M) matrix", tuple(adjacency.shape), "one value per entry, two axes")
     if adjacency.layout == torch.sparse_coo and adjacency.requires_grad and not adjacency.is_coalesced():
         reject("edge_index", "a coalesced tensor, where it requires a gradient", "an uncoalesced one", "coalesce() it")

@@ -209,14 +209,11 @@ class AttentionLayer(OperatorModule, GraphLayer):
             if z is not None and self.call.layer != "GATConv":  # which ignores it
                 reject("edge_attr", "None for a layer without edge_dim", tuple(z.shape), "make it with edge_dim")
             return None
+        z = features_of(z, edges.values if self.loops is None else None)
         if z is None:
-            z = features_of(edges.values) if self.loops is None else None
-            if z is not None:
-                return z
             if self.values is not None:
                 return None
             return pair(call["x"])[0].new_zeros(edges.edge_index.shape[1], self.edge_dim)  # adds nothing to a score
-        z = z.view(-1, 1) if z.dim() == 1 else z
         if self.loops is None:
             return z
         kept = edges.kept

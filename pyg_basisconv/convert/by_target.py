@@ -19,7 +19,7 @@ from ..portable import any_seen
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, stack, takes_mean
 from .composite import GraphLayer
-from .edges import count_edges, counts, is_matrix, read_edges, sizes_of
+from .edges import count_edges, count_targets, counts, read_edges
 from .layers import both, pair
 from .registry import Unchanged, combinations, rule
 from .typed_linear import TypedLinear
@@ -93,9 +93,7 @@ class ConvertedMF(GraphLayer):
 
     def compute(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         source, target = pair(x)
-        if target is None and size is None and is_matrix(edge_index):
-            size = sizes_of(edge_index)
-        N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
+        N = target.shape[-2] if target is not None else count_targets(edge_index, source) if size is None else size[1]
         size = source.shape[-2], N
         edges = read_edges(edge_index, self.flow, size=size).edge_index
         h = self.sums((source, None), edges, size=size)

@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor, torch_sparse
-from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops, to_edge_index
+from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 from torch_geometric.utils.sparse import set_sparse_value
 
 from ..basis import BoundBasis
@@ -16,7 +15,7 @@ from ..graph import Counts
 from ..kernels.pattern import tally
 from ..layouts import layout
 from ..reading import check_edges, read_graph
-from .layers import pair
+from .layers import coalesced, pair
 
 _EDGES = IdentityCache()
 
@@ -47,48 +46,26 @@ def read_edges(
         loops: the number of nodes that get one; None to leave the edges as they are.
         size: the numbers of sources and targets, which a sparse matrix has to have, too.
     """
-    if flow != "source_to_target":
-        layout(edge_index, flow)  # which rejects sparse matrices
     if loops is None and type(edge_index) is Tensor and edge_index.layout is torch.strided:
         return CallEdges(edge_index)
-    if isinstance(edge_index, SparseTensor):
-        _check_sizes(edge_index, size)
-        row, col, values = edge_index.coo()
-        if loops is None:
-            index: Tensor = _EDGES.get((row, col), "sparse_tensor", lambda: torch.stack([col, row]))
-            return CallEdges(index, values)
-        if values is not None and values.dim() > 1:
-            fix = "drop them with .set_value(None)"
-            reject("edge_index", "a SparseTensor with one value per edge where loops are added", "several", fix)
-
-        def read() -> CallEdges:
-            looped = torch_sparse.set_diag(edge_index)
-            i, j, w = looped.coo()
-            return CallEdges(torch.stack([j, i]), w, looped)
-
-        return read() if values is not None else _EDGES.get((row, col), tuple(edge_index.sizes()), read)
-    plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
-    if not isinstance(plain, Tensor):
-        check_edges(plain)  # which rejects it
-    sparse = is_torch_sparse_tensor(plain)
-    if not sparse:
+    if isinstance(edge_index, Tensor) and edge_index.layout is torch.sparse_coo:
+        edge_index = coalesced(edge_index)
+    given: Any = layout(edge_index, flow, features=True)
+    if given.ends is None:
+        check_edges(edge_index)  # which rejects it
+    if not given.kind:
+        (plain,) = given.tensors
         return CallEdges(plain) if loops is None else _EDGES.get((plain,), loops, lambda: _with_loops(plain, loops))
-    _check_sizes(plain, size)
-
-    def build() -> CallEdges:
-        looped = None if loops is None else add_self_loops(remove_self_loops(plain)[0], num_nodes=loops)[0]
-        edges, values = _edges_of(plain if looped is None else looped)
-        return CallEdges(edges.flip(0), values.clone(), looped)  # the cache owns its memory
-
-    return _EDGES.get((plain,), loops, build)
-
-
-def _check_sizes(matrix: Any, size: Counts) -> None:
-    """Rejects a transposed adjacency matrix with other numbers of sources and targets."""
-    for name, given, found in zip(("sources", "targets"), size, sizes_of(matrix), strict=True):
-        if given is not None and given != found:
+    for name, wanted, found in zip(("sources", "targets"), size, given.shape, strict=True):
+        if wanted is not None and wanted != found:
             fix = "pass the transposed adjacency of shape (N, M)"
-            reject("edge_index", f"a sparse matrix with {given} {name}, as x has rows", found, fix)
+            reject("edge_index", f"a sparse matrix with {wanted} {name}, as x has rows", found, fix)
+    looped = None
+    if loops is not None:
+        looped = _EDGES.get(given.tensors, (given.form, "loops"), lambda: _matrix_with_loops(edge_index))
+        given = layout(looped, features=True)
+    index = _EDGES.get(given.indices, given.form, lambda: torch.stack(given.ends()))
+    return CallEdges(index, given.values, looped)
 
 
 def is_matrix(edge_index: Any) -> bool:
@@ -110,9 +87,13 @@ def with_features(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, **sized, "edge_index": read.edge_index, "edge_attr": read.values}
 
 
-def features_of(values: Tensor | None) -> Tensor | None:
-    """The values of a sparse matrix as features of edges, which PyG takes them for unless they are single numbers."""
-    return None if values is None or values.dim() == 1 else values
+def features_of(given: Tensor | None, values: Tensor | None) -> Tensor | None:
+    """(E, R) the features of edges that a call has, or else the values of a sparse matrix, which PyG takes for them
+    unless they are single numbers.
+    """
+    if given is None:
+        return None if values is None or values.dim() == 1 else values
+    return given.unsqueeze(-1) if given.dim() == 1 else given
 
 
 def sizes_of(matrix: Any) -> tuple[int, int]:
@@ -120,13 +101,15 @@ def sizes_of(matrix: Any) -> tuple[int, int]:
     return matrix.size(1), matrix.size(0)
 
 
-def _edges_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows and columns of the entries of a `torch.sparse` matrix, and their values, which may learn."""
-    if matrix.layout == torch.sparse_coo:  # PyG's function would change it in place, which autograd refuses
-        matrix = matrix.coalesce()
-        return matrix.detach().indices(), matrix.values()
-    edges, values = to_edge_index(matrix.detach())
-    return edges, matrix.values() if matrix.requires_grad else values
+def _matrix_with_loops(matrix: Any) -> Any:
+    """The adjacency matrix with one loop for each node in the place of its own."""
+    if not isinstance(matrix, SparseTensor):
+        return add_self_loops(remove_self_loops(matrix)[0])[0]
+    values = matrix.storage.value()
+    if values is not None and values.dim() > 1:
+        fix = "drop them with .set_value(None)"
+        reject("edge_index", "a SparseTensor with one value per edge where loops are added", "several", fix)
+    return torch_sparse.set_diag(matrix)
 
 
 def _with_loops(edges: Tensor, count: int) -> CallEdges:
@@ -140,10 +123,7 @@ def _with_loops(edges: Tensor, count: int) -> CallEdges:
 
 def count_targets(edge_index: Any, source: Tensor) -> int:
     """The number of targets, where neither features nor a size tell it."""
-    if isinstance(edge_index, SparseTensor):
-        return int(edge_index.size(0))
-    sparse = isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index)
-    return int(edge_index.shape[0] if sparse else source.shape[-2])
+    return int(sizes_of(edge_index)[1] if is_matrix(edge_index) else source.shape[-2])
 
 
 @once

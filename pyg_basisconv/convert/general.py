@@ -63,11 +63,11 @@ class ConvertedGeneral(GraphLayer):
         source, target = both(x, "GeneralConv")
         size = size or (source.shape[-2], target.shape[-2])
         edges, values, *_ = read_edges(edge_index, self.flow, size=size)
-        z = features_of(values) if edge_attr is None else edge_attr
+        z = features_of(edge_attr, values)
         y = self.conv((source, None), edges, size=size)
         for_each = [self.bias, self.lin_msg_i and self.lin_msg_i(target)]  # edge into n
         if z is not None and self.edge is not None:
-            y = y + self.edge((_as_matrix(z), None), _into_targets(edges, self.flow), size=(z.shape[0], size[1]))
+            y = y + self.edge((z, None), _into_targets(edges, self.flow), size=(z.shape[0], size[1]))
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
@@ -84,11 +84,6 @@ def _into_targets(edges: Tensor, flow: str) -> Tensor:
     return torch.stack([torch.arange(into.shape[0], device=edges.device), into])
 
 
-def _as_matrix(z: Tensor) -> Tensor:
-    """(E,) or (E, R) -> (E, R)."""
-    return z.unsqueeze(-1).flatten(1)
-
-
 class GeneralAttention(AttentionLayer):
     """Attention to messages, which may have a term of the target and one of the edge."""
 
@@ -98,12 +93,11 @@ class GeneralAttention(AttentionLayer):
         self.may_skip_checks = self.may_skip_checks and values is None
 
     def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
-        z = features_of(edges.values) if call.get("edge_attr") is None else call["edge_attr"]
         if not self.edge_dim:
             return super()._features(call, edges, count)
+        z = features_of(call.get("edge_attr"), edges.values)
         if z is None:
             return pair(call["x"])[0].new_zeros(edges.edge_index.shape[1], self.edge_dim)  # adds nothing, nor the bias
-        z = _as_matrix(z)
         if z.shape[1] != self.in_edge_channels:
             fix = "make the layer with in_edge_channels for their width"
             reject("edge_attr", f"{self.in_edge_channels} features", z.shape[1], fix)

@@ -11,15 +11,13 @@ from torch_geometric.nn.aggr import MeanAggregation
 from torch_geometric.typing import SparseTensor
 
 from ..basis import Basis, BoundBasis
-from ..cache import IdentityCache
+from ..cache import once
 from ..content import Inputs
 from ..conv import BasisConv
 from ..errors import reject, shape_or_type
 from ..graph import sizes
 from ..plan import Plan
 from ..program import Call
-
-_COALESCED = IdentityCache()
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Signature:
                 reject("edge_index", f"a SparseTensor without values in {self.layer}", "values", fix)
             return edge_index.set_value(None, layout=None)
         if self.merge and isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo:
-            return edge_index if edge_index.is_coalesced() else _coalesce(edge_index)
+            return coalesced(edge_index)
         return edge_index
 
 
@@ -131,11 +129,12 @@ def both(x: Any, layer: str) -> tuple[Tensor, Tensor]:
     return source, target
 
 
-def _coalesce(edge_index: Tensor) -> Tensor:
-    if edge_index.requires_grad:
-        return edge_index.coalesce()
-    tensors = (edge_index._indices(), edge_index._values())
-    return _COALESCED.get(tensors, edge_index.shape, edge_index.coalesce)
+def coalesced(matrix: Tensor) -> Tensor:
+    """A sparse COO matrix whose repeated entries are added, once for a matrix."""
+    return matrix if matrix.is_coalesced() else _coalesce(matrix)
+
+
+_coalesce = once(lambda matrix: matrix.coalesce())
 
 
 class PrintsAsBase:

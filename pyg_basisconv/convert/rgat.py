@@ -131,17 +131,15 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         source, target = both(x, "RGATConv")
         (M, N), R = (source.shape[0], target.shape[0]), self.num_relations
         read = read_edges(edge_index, self.flow, size=(M, N))
-        kind, z, values = edge_type, edge_attr, read.values
-        if kind is None:
-            kind = values
-        elif z is None:
-            z = features_of(values)
+        # Beside types, a matrix may have features as its values.
+        kind, z = (read.values, None) if edge_type is None else (edge_type, read.values)
+        z = features_of(edge_attr, z)
         assert kind is not None, "RGATConv needs edge_type"
         if isinstance(kind, Tensor) and kind.is_floating_point():  # such as the values of a matrix
             reject("edge_type", "integers, for RGATConv", kind.dtype, "give the types beside edge_index")
         if z is not None:
             assert self.lin_edge is not None, "RGATConv was made without edge_dim"
-            z = self.lin_edge(z.view(-1, 1) if z.dim() == 1 else z)
+            z = self.lin_edge(z)
         elif self.lin_edge is not None:
             assert self.additive, "RGATConv multiplies with edge_attr"
             z = source.new_zeros(kind.numel(), self.lin_edge.out_features)

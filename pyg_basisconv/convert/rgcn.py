@@ -13,6 +13,7 @@ from ..bases import Identity, Relations
 from ..cache import once
 from ..conv import BasisConv
 from ..errors import reject
+from ..kernels.pattern import extremes, in_range
 from ..plan import Plan
 from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
@@ -137,10 +138,9 @@ class ConvertedRGCN(Converted):
                 continue
             if numbers.dtype not in (torch.int64, torch.int32):
                 reject("x", "numbers of nodes, torch.int64", numbers.dtype, "convert them with .long()")
-            low, high = _range(numbers)
-            if low < 0 or high >= self.theta.P:
+            if not _in_range(numbers, self.theta.P):
                 fix = "number the nodes from 0 on, or make the layer with more in_channels"
-                reject("x", f"numbers of nodes from 0 to {self.theta.P - 1}", (low, high), fix)
+                reject("x", f"numbers of nodes from 0 to {self.theta.P - 1}", extremes(numbers), fix)
 
     def _edges(self, edge_index: Any, edge_type: Tensor | None) -> tuple[Any, Tensor | None]:
         """The edges and their types, which may be the values of a sparse matrix."""
@@ -162,10 +162,7 @@ class ConvertedRGCN(Converted):
         return torch.sparse_coo_tensor(places, ones, size, device=ones.device, is_coalesced=True)
 
 
-@once
-def _range(numbers: Tensor) -> tuple[int, int]:
-    """The least and the largest number; (0, -1) if there are none."""
-    return (int(numbers.min()), int(numbers.max())) if numbers.numel() else (0, -1)
+_in_range = once(in_range)
 
 
 class NodeInputs(NamedTuple):
