@@ -1,6 +1,6 @@
 """Converted layers that are made of several parts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.inits import reset
 
 from ..conv import BasisConv
 from ..errors import reject
@@ -62,7 +63,8 @@ class Composite(nn.Module):
         """Draws all parameters as the layer does that it was converted from."""
         original = original_of(self)
         if original is None or not original.draw(self):
-            reset(self.children())
+            for part in self.children():
+                reset(part)
 
 
 class GraphLayer(Composite, MessagePassing):
@@ -154,13 +156,3 @@ def normalized(y: Tensor, target: Tensor | None) -> Tensor:
 def after_root(y: Tensor, target: Tensor | None) -> Tensor:
     """Concatenates the target's own features and the result."""
     return y if target is None else torch.cat([target, y], dim=-1)
-
-
-def reset(modules: Iterable[nn.Module]) -> None:
-    """Resets each module, or the children of those that have no `reset_parameters`."""
-    for module in modules:
-        again = getattr(module, "reset_parameters", None)
-        if callable(again):
-            again()
-        else:
-            reset(module.children())

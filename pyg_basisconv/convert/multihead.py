@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import compiled
 from ..bases import Attention
 from ..conv import BasisConv
 from ..errors import reject
@@ -101,7 +102,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         flags: Any = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
         if not self.uses_operator(given):
             return self.compute(**given, **flags)
-        found = self.operator(given | flags)
+        found = compiled.results(self, given | flags)
         return found[0], found[1] if need_weights else None
 
     def compute(

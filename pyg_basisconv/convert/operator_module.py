@@ -43,7 +43,7 @@ class OperatorModule(Composite):
         check_forms(given)
         if not self.uses_operator(given):
             return self.compute(**given)
-        y, *weights = self.operator(given)
+        y, *weights = compiled.results(self, given)
         return (y, tuple(weights)) if weights else y
 
     def uses_operator(self, given: dict[str, Any]) -> bool:
@@ -53,10 +53,6 @@ class OperatorModule(Composite):
         parts = [part for value in given.values() for part in (value if isinstance(value, tuple | list) else [value])]
         plain = all(part is None or isinstance(part, Tensor | bool | int) for part in parts)
         return plain and compiled.applies(self, *parts)
-
-    def operator(self, given: dict[str, Any]) -> list[Tensor]:
-        """All tensors that a call returns, by the operator."""
-        return compiled.results(self, given)
 
     @property
     def is_explained(self) -> bool:

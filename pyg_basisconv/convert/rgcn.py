@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.nn import FastRGCNConv, RGCNConv
+from torch_geometric.nn.inits import reset
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
@@ -18,7 +19,6 @@ from ..plan import Plan
 from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
 from .build import META, basis_conv, fill, parameter, takes_mean
-from .composite import reset
 from .edges import read_edges
 from .layers import Converted, Signature, parts_of
 from .registry import Options, rule
@@ -84,7 +84,8 @@ class ConvertedRGCN(Converted):
     def reset_parameters(self) -> None:
         """Resets all parameters."""
         super().reset_parameters()
-        reset(self.children())
+        for part in self.children():
+            reset(part)
 
     def _forward_numbers(self, x: "NodeInputs", edge_index: Any, edge_type: Tensor | None) -> Tensor:
         """The result for numbers of nodes."""

@@ -10,6 +10,7 @@ from torch_geometric.nn.conv import MessagePassing
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject, shape_or_type
+from ..kernels.pattern import extremes, in_range
 from ..layouts import Ends, Layout, layout
 from ..portable import portable
 
@@ -117,11 +118,10 @@ def _typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor]:
             end = end.long()
             if unseen:
                 end = torch.where((end >= 0) & (end < count), end, -1 - first)
-            elif end.numel():
-                low, high = (int(bound) for bound in end.aminmax())
-                if low < 0 or high >= count:
-                    expected, got = f"{side} indices from 0 to {count - 1}", low if low < 0 else high
-                    reject(f"edge_index_dict[{part.name}]", expected, got, "check the edges, or x_dict")
+            elif not in_range(end, count):
+                low, high = extremes(end)
+                expected, got = f"{side} indices from 0 to {count - 1}", low if low < 0 else high
+                reject(f"edge_index_dict[{part.name}]", expected, got, "check the edges, or x_dict")
             row.append(end + first)
     types = [torch.full_like(end, part.kind) for end, part in zip(rows[0], parts, strict=True)]
     return torch.stack([torch.cat(row) for row in rows]), torch.cat(types)

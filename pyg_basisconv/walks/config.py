@@ -112,8 +112,11 @@ def _sort(document: Document, name: str, sort: object, vocabulary: Vocabulary) -
 
 def _vocabulary(document: Document, plain: Vocabulary) -> Vocabulary:
     """The relations with the aliases of [relations] and the types of [types]."""
-    aliases = document.strings("relations", "the name of a relation")
+    aliases = document.table("relations")
     for alias, name in aliases.items():
+        if not isinstance(name, str) or not name:
+            got = "''" if name == "" else name
+            document.refuse("relations", alias, "the name of a relation", got, f'write {alias} = "..."')
         if plain.find(name) is None:
             document.refuse("relations", alias, "a relation of the graph", shown(name), plain.suggestion(name))
         if not alias or plain.find(alias) not in (None, plain.find(name)):

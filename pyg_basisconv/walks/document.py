@@ -52,13 +52,6 @@ class Document:
         """A table; empty if it is not in the file."""
         return self.tables.get(name, {})
 
-    def strings(self, name: str, what: str) -> dict[str, str]:
-        """A table whose values are strings."""
-        for key, value in self.table(name).items():
-            if not isinstance(value, str) or not value:
-                self.refuse(name, key, what, _shown(value), f'write {key} = "..."')
-        return self.table(name)
-
     def path_to(self, key: str) -> Path | None:
         """The path under a key of [graph], relative to the folder of the file."""
         value = self.table("graph").get(key)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from ..errors import check_count, check_flags, check_probability, reject, shape_or_type
@@ -372,21 +372,13 @@ class _Fit:
         self.squares = float(self.rest @ self.rest)
 
     def gain(self, predicted: csr_matrix) -> float:
-        """The squares that a (S, C) matrix would explain, as `gains` of it; that needs a matrix of its own."""
+        """The squares that a (S, C) matrix would explain; 0 where it points away from the rest."""
         S, C = predicted.shape
         at, values = np.repeat(np.arange(S) * C, np.diff(predicted.indptr)) + predicted.indices, predicted.data
         squares = values @ values
         own = squares - sum((values @ axis[at]) ** 2 for axis in self.axes)
         towards = values @ self.rest[at]
         return float(towards**2 / own) if towards > 0 and own > ALIKE * squares else 0.0
-
-    def gains(self, predicted: csr_matrix) -> np.ndarray:
-        """(K,) the squares that each row of a (K, S C) matrix would explain; 0 where it points away from the rest."""
-        squares = np.asarray(predicted.multiply(predicted).sum(1)).ravel()
-        own = squares - sum((predicted @ axis) ** 2 for axis in self.axes)
-        towards = predicted @ self.rest
-        useful = (towards > 0) & (own > ALIKE * squares)
-        return np.where(useful, towards**2 / np.where(useful, own, 1), 0)
 
     def add(self, direction: np.ndarray) -> None:
         for axis in self.axes:
@@ -412,11 +404,11 @@ def _chosen(
     facts: _Facts, pool: list[Any], most: int, least: float
 ) -> Iterator[tuple[tuple[Way, ...], csr_matrix, float]]:
     """The sequences that explain most beyond those before them, with the shares."""
-    fit, rows = _Fit(facts), vstack([predicted.reshape(1, -1) for _, predicted in pool], "csr")
+    fit = _Fit(facts)
     for _ in range(most):
-        gains = fit.gains(rows)
-        at = int(gains.argmax())
-        if not fit.squares or gains[at] <= 0 or gains[at] / fit.squares < least:
+        gains = [fit.gain(predicted) for _, predicted in pool]
+        gain, (ways, predicted) = max(gains), pool[int(np.argmax(gains))]
+        if not fit.squares or gain <= 0 or gain / fit.squares < least:
             return
-        yield *pool[at], float(gains[at] / fit.squares)
-        fit.add(rows[[at]].toarray().ravel())
+        yield ways, predicted, gain / fit.squares
+        fit.add(predicted.toarray().ravel())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix
 
 import pyg_basisconv.walks.suggest as suggest
 from pyg_basisconv import bases, load_walks, suggest_sorts
@@ -139,15 +139,19 @@ def test_heads_are_the_tails_of_the_graph_turned_round(seed: int) -> None:
         assert one[1:] == other[1:]
 
 
-def test_the_gain_of_one_is_that_of_several() -> None:
+def test_gains_are_what_least_squares_explain() -> None:
     rng = np.random.default_rng(0)
     drawn = [csr_matrix(rng.random((5, 3)) * (rng.random((5, 3)) < 0.5)) for _ in range(6)]
-    fit = suggest._Fit(SimpleNamespace(y=drawn[0], prior=np.full((5, 3), 0.2)))
-    for one in drawn[1:]:
-        fit.add(one.toarray().ravel())
-        several = fit.gains(vstack([some.reshape(1, -1) for some in drawn], "csr"))
-        assert several.any()
-        assert [fit.gain(some) for some in drawn] == pytest.approx(several.tolist())
+    y, *others = columns = [one.toarray().ravel() for one in drawn]
+    fit, known = suggest._Fit(SimpleNamespace(y=drawn[0], prior=np.full((5, 3), 0.2))), [np.full(15, 0.2)]
+    for other in others:
+        fit.add(other)
+        known.append(other)
+        X = np.stack(known, 1)
+        rest = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
+        gains = [unexplained(y, known) - unexplained(y, [*known, c]) if c @ rest > 1e-9 else 0 for c in columns]
+        assert gains[0] > 0
+        assert [fit.gain(one) for one in drawn] == pytest.approx(gains)
 
 
 def test_a_sample_of_walks_keeps_their_number() -> None:
