@@ -87,21 +87,19 @@ class AttentionLayer(OperatorModule, GraphLayer):
     def compute(self, **call: Any) -> Any:
         x, edge_index, size = call["x"], call["edge_index"], call.get("size")
         source, target = pair(x)
-        M, N = source.shape[-2], None
-        if size is not None:
-            count = min(size)
-            N = size[1] if target is None else None
-        else:
-            count = M if target is None else min(M, target.shape[-2])
-            if target is None and self.loops is None and isinstance(edge_index, EdgeIndex):
-                N = edge_index.sparse_size(1)
-        edges = self.edges(edge_index, count, (M, N if target is None else target.shape[-2]))
+        M, N = source.shape[-2], None if target is None else target.shape[-2]
+        count = min(size) if size is not None else M if N is None else min(M, N)
+        if N is None and size is not None:
+            N = size[1]
+        elif N is None and self.loops is None and isinstance(edge_index, EdgeIndex):
+            N = edge_index.sparse_size(1)
+        edges = self.edges(edge_index, count, (M, N))
         z = self._features(call, edges, count)
         if target is None and self.target_width is not None:
             N = count_targets(edge_index, source) if N is None else N
             x = (source, source.new_zeros(N, self.target_width))
         wanted = self.returns_weights(call.get("return_attention_weights"))
-        size = None if size is None and N is None else (M, N)
+        size = (M, N) if target is None and N is not None else size
         y, A = self._attended(x, target, edges, z, size, wanted, call)
         return (y, self.weights(A, edges, call)) if wanted else y
 
