@@ -119,9 +119,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         turned = not self.batch_first and query.dim() == 3
         sides = [query, key] if key is value else [query, key, value]
         sides = [t.transpose(0, 1) if turned else t for t in sides]
-        mask, valid = None, None
-        if not (attn_mask is None and key_padding_mask is None):
-            mask, valid = self._masks(attn_mask, key_padding_mask, sides)
+        mask, valid = self._masks(attn_mask, key_padding_mask, sides)
         if self.rows:
             sides = [self._with_ones(sides[0]), *map(self._with_rows, sides[1:])]
         if key is value:
@@ -173,7 +171,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         if padding is not None:
             padding = _checked("key_padding_mask", padding, query, ((*batch, S),))
         soft = padding is not None and padding.dtype != torch.bool
-        mask = valid = None
+        mask = None
         if attn is not None:
             mask = attn if attn.dim() == 2 else attn.view(*batch, self.num_heads, L, S)
             mask = mask.transpose(-1, -2)
@@ -189,8 +187,8 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
             return mask, ~padding
         added = padding.unsqueeze(-1).expand(*batch, S + self.rows, L)
         if mask is None:
-            return added, valid
-        return (mask + added if mask.dim() == 2 else mask + added.unsqueeze(-3)), valid
+            return added, None
+        return (mask + added if mask.dim() == 2 else mask + added.unsqueeze(-3)), None
 
     _reset_parameters = Composite.reset_parameters
 

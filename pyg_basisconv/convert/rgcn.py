@@ -1,7 +1,7 @@
 """R-GCN: a matrix for each relation, for nodes with features and without."""
 
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,20 +66,22 @@ class ConvertedRGCN(Converted):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         x, edge_index, edge_type = self._inputs(args, kwargs)
-        if not x.featured:
+        if not _has_features(x):
             return self._forward_numbers(x, edge_index, edge_type)
-        y: Tensor = BasisConv.forward(self, x.features, edge_index, None, edge_type)
-        return y if self.root is None else y + self.root(x.target)
+        y: Tensor = BasisConv.forward(self, x, edge_index, None, edge_type)
+        return y if self.root is None else y + self.root(parts_of(x)[1])
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call; takes what the PyG layer takes. Numbers of nodes count as one-hot features."""
         x, edge_index, edge_type = self._inputs(args, kwargs)
-        if x.featured:
-            return BasisConv.plan(self, x.features, edge_index, None, edge_type)
+        if _has_features(x):
+            return BasisConv.plan(self, x, edge_index, None, edge_type)
         like = copy(self)
         like.order = "theta_first"  # selecting rows of Theta comes first
-        one_hot, size = self._one_hot(x.source), (self._count(x.source), self._count(x.target))
-        return BasisConv.plan(like, one_hot if x.same else (one_hot, None), edge_index, None, edge_type, size=size)
+        source, target = parts_of(x)
+        one_hot, size = self._one_hot(source), (self._count(source), self._count(target))
+        given = (one_hot, None) if isinstance(x, tuple | list) else one_hot
+        return BasisConv.plan(like, given, edge_index, None, edge_type, size=size)
 
     def reset_parameters(self) -> None:
         """Resets all parameters."""
@@ -87,54 +89,52 @@ class ConvertedRGCN(Converted):
         for part in self.children():
             reset(part)
 
-    def _forward_numbers(self, x: "NodeInputs", edge_index: Any, edge_type: Tensor | None) -> Tensor:
+    def _forward_numbers(self, x: Any, edge_index: Any, edge_type: Tensor | None) -> Tensor:
         """The result for numbers of nodes."""
+        (source, target), apart = parts_of(x), isinstance(x, tuple | list)
         weight, bias = self.theta.dense(), self.bias  # (K, P, Q)
         graph = read_graph(
             edge_index,
             edge_type=edge_type,
-            size=(self._count(x.source), self._count(x.target)),
+            size=(self._count(source), self._count(target)),
             dtype=weight.dtype,
             device=weight.device,
             flow=self.flow,
-            target_row=0 if x.same else None,
+            target_row=None if apart else 0,
         )
         bound = self.basis.on(self.masked(graph))
         if not self._fused:
             bound = bound.map(lambda part: part.via(self._by_messages))
-        y = bound.combine(weight if x.source is None else weight.index_select(1, x.source))
+        y = bound.combine(weight if source is None else weight.index_select(1, source))
         own = None
         if self.root is not None:
             own = self.root.weight[0]
-        elif not x.same and self.basis.self_loop:
+        elif apart and self.basis.self_loop:
             own = weight[-1]
         if own is not None:
-            y = y + (own if x.target is None else own.index_select(0, x.target))
+            y = y + (own if target is None else own.index_select(0, target))
         return y if bias is None else y + bias
 
-    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple["NodeInputs", Any, Tensor | None]:
-        """The features or numbers of both sides, the edges, and their types."""
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Tensor | None]:
+        """x, which has features or numbers of both sides, the edges, and their types."""
         call = self.call.read(args, kwargs)
-        given = call["x"]
-        source, target = parts_of(given)
-        same = not isinstance(given, tuple | list)
-        if not same and target is None:
+        source, target = parts_of(call["x"])
+        if target is None and isinstance(call["x"], tuple | list):
             reject("x[1]", "features of the targets, or their numbers", None, "pass (x_src, x_dst)")
-        x = NodeInputs(source, target, same)
         floats = [t is not None and t.is_floating_point() for t in (source, target)]
         if any(floats) and not all(floats):
             reject("x", "features of both sides, or numbers of both", "one of each", "give features to both")
-        if not x.featured:
-            self._check_numbers(x)
-        return x, *self._edges(call["edge_index"], call.get("edge_type"))
+        if not any(floats):
+            self._check_numbers(source, target)
+        return call["x"], *self._edges(call["edge_index"], call.get("edge_type"))
 
-    def _check_numbers(self, x: "NodeInputs") -> None:
+    def _check_numbers(self, source: Tensor | None, target: Tensor | None) -> None:
         if isinstance(self.theta, Grouped):
             reject("x", "features, in a layer with num_blocks", "numbers of nodes", "use num_bases")
-        if self.call.layer == "FastRGCNConv" and x.source is not None and not _in_order(x.source):
+        if self.call.layer == "FastRGCNConv" and source is not None and not _in_order(source):
             fix = "convert an RGCNConv, which reads them"
             reject("x", "the numbers 0, 1, 2, ... of its nodes, for which FastRGCNConv takes all", "others", fix)
-        for numbers in (x.source, x.target):
+        for numbers in (source, target):
             if numbers is None:
                 continue
             if numbers.dtype not in (torch.int64, torch.int32):
@@ -166,25 +166,10 @@ class ConvertedRGCN(Converted):
 _in_range = once(in_range)
 
 
-class NodeInputs(NamedTuple):
-    """Features (M, P) and (N, P'), or numbers (M,) and (N,), or None for all numbers in order.
-
-    same: whether the targets are the sources.
-    """
-
-    source: Tensor | None
-    target: Tensor | None
-    same: bool
-
-    @property
-    def featured(self) -> bool:
-        """Whether they are features."""
-        return self.source is not None and self.source.is_floating_point()
-
-    @property
-    def features(self) -> Any:
-        """x, as a BasisConv takes it."""
-        return self.source if self.same else (self.source, self.target)
+def _has_features(x: Any) -> bool:
+    """Whether x has features (M, P) and (N, P'), not numbers (M,) and (N,), or None for all numbers in order."""
+    source, _ = parts_of(x)
+    return source is not None and source.is_floating_point()
 
 
 @once
