@@ -25,13 +25,13 @@ class CallEdges(NamedTuple):
 
     edge_index: (2, E), in the order in which PyG returns their weights.
     values: of a sparse layout.
-    looped: the graph in its own layout with the loops that were added; None where none were.
+    matrix: the graph in its own sparse layout, with the loops that were added.
     kept: the numbers of the given edges that are no loops, where loops replaced those.
     """
 
     edge_index: Tensor
     values: Tensor | None = None
-    looped: Any = None
+    matrix: Any = None
     kept: Tensor | None = None
 
 
@@ -60,12 +60,12 @@ def read_edges(
         if wanted is not None and wanted != found:
             fix = "pass the transposed adjacency of shape (N, M)"
             reject("edge_index", f"a sparse matrix with {wanted} {name}, as x has rows", found, fix)
-    looped = None
+    matrix = edge_index
     if loops is not None:
-        looped = _EDGES.get(given.tensors, (given.form, "loops"), lambda: _matrix_with_loops(edge_index))
-        given = layout(looped, features=True)
+        matrix = _EDGES.get(given.tensors, (given.form, "loops"), lambda: _matrix_with_loops(edge_index))
+        given = layout(matrix, features=True)
     index = _EDGES.get(given.indices, given.form, lambda: torch.stack(given.ends()))
-    return CallEdges(index, given.values, looped)
+    return CallEdges(index, given.values, matrix)
 
 
 def is_matrix(edge_index: Any) -> bool:
@@ -157,9 +157,10 @@ def targets_of(edges: Tensor, flow: str) -> Tensor:
 
 def as_returned(edges: CallEdges, given: Any, alpha: Tensor) -> Any:
     """The graph and the weights of its edges, as PyG returns them; cached tensors are copied."""
-    held = given if edges.looped is None else edges.looped.clone()
-    if isinstance(given, SparseTensor):
+    index, matrix = edges.edge_index, edges.matrix
+    if matrix is None:
+        return index if index is given else index.clone(), alpha
+    held = matrix if matrix is given else matrix.clone()
+    if isinstance(held, SparseTensor):
         return held.set_value(alpha, layout="coo")
-    if is_torch_sparse_tensor(given):
-        return set_sparse_value(held, alpha), alpha
-    return edges.edge_index if edges.edge_index is given else edges.edge_index.clone(), alpha
+    return set_sparse_value(held, alpha), alpha

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv
 from torch_geometric.typing import SparseTensor, torch_sparse
-from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_torch_sparse_tensor, to_edge_index
+from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_torch_sparse_tensor
 
 from ..bases import Adjacency
 from ..content import Content
@@ -56,17 +56,11 @@ class ConvertedFA(AttentionLayer):
         self.looped = layer.normalize and layer.add_self_loops
 
     def edges(self, edge_index: Any, count: int, size: Counts = (None, None)) -> CallEdges:
-        looped = self._with_loops(edge_index)
-        looped = looped.to_sparse_coo().coalesce() if isinstance(looped, Tensor) else looped
-        return super().edges(edge_index if looped is None else looped, count, size)
-
-    def _with_loops(self, edges: Any) -> Any:
-        """A matrix with loops, or None: PyG adds to those of a sparse one, and replaces those of a SparseTensor."""
-        if not self.looped:
-            return None
-        if isinstance(edges, SparseTensor):
-            return torch_sparse.fill_diag(edges, 1.0)
-        return add_self_loops(edges, fill_value=1.0)[0] if is_torch_sparse_tensor(edges) else None
+        if self.looped and isinstance(edge_index, SparseTensor):
+            edge_index = torch_sparse.fill_diag(edge_index, 1.0)
+        elif self.looped and is_torch_sparse_tensor(edge_index):  # whose loops PyG does not replace, but adds to
+            edge_index = add_self_loops(edge_index, fill_value=1.0)[0]
+        return super().edges(edge_index, count, size)
 
     def attend(
         self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]
@@ -93,16 +87,13 @@ class ConvertedFA(AttentionLayer):
 
     def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The signs and strengths alone, (E,), without the weights of the edges."""
-        x, given, index = call["x"], call["edge_index"], edges.edge_index
-        looped = self._with_loops(given)
-        if is_torch_sparse_tensor(given):
-            index = to_edge_index(given if looped is None else looped)[0].flip(0)
-        elif self.looped and looped is None:
+        x, index = call["x"], edges.edge_index
+        if self.looped and edges.matrix is None:
             index = add_remaining_self_loops(index, num_nodes=x.shape[-2])[0]
         j, i = index if self.conv.flow == "source_to_target" else index.flip(0)
         score: Any = self.conv.basis.mechanism
         alpha = ((x @ score.source[0])[j] + (x @ score.target[0])[i]).tanh()
-        return as_returned(CallEdges(index, looped=looped), given, alpha)
+        return as_returned(edges._replace(edge_index=index), call["edge_index"], alpha)
 
 
 @rule(
