@@ -121,14 +121,9 @@ class HeteroBasisConv(nn.Module):
             edge_index_dict: the edges of each type; missing types have no edges.
             edge_weight_dict: their weights; ones for missing types.
         """
-        if torch.compiler.is_dynamo_compiling() and any(mask.explain for mask in self.masks.values()):
-            return self._uncompiled(x_dict, edge_index_dict, edge_weight_dict)
-        return self._evaluate(x_dict, edge_index_dict, edge_weight_dict)
-
-    @torch.compiler.disable
-    def _uncompiled(self, *args: Any) -> dict[str, Tensor]:
-        """The same as `forward`, in eager mode: the compiled operator does not know an explainer's masks."""
-        return self._evaluate(*args)
+        explained = torch.compiler.is_dynamo_compiling() and any(mask.explain for mask in self.masks.values())
+        evaluate = self._uncompiled if explained else self._evaluate
+        return evaluate(x_dict, edge_index_dict, edge_weight_dict)
 
     def _evaluate(
         self,
@@ -163,6 +158,8 @@ class HeteroBasisConv(nn.Module):
             if t in result:
                 result[t] = result[t] + bias.to(result[t].dtype)
         return {t: result[t] for t in self.node_types if t in result}
+
+    _uncompiled = torch.compiler.disable(_evaluate)  # the compiled operator does not know an explainer's masks
 
     def _check(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any) -> dict[str, int]:
         """Checks a call; the number of nodes of each type."""
