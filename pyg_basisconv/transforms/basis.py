@@ -9,6 +9,7 @@ from torch_geometric.transforms import BaseTransform
 
 from ..basis import Basis, BoundBasis, check_bases
 from ..errors import check_flags, reject
+from ..kernels.pattern import extremes, in_range
 
 _PARTS = ("edge_index", "edge_type", "edge_weight")
 _OF_OLD_EDGES = ("edge_attr", "adj_t", "e_id")
@@ -169,7 +170,7 @@ class InducedBasis(BaseTransform):
             fix = "set data.n_id = torch.arange(data.num_nodes) before it is sampled"
             reject("data.n_id", "the number of each node in the whole graph", type(n_id).__name__, fix)
         integers = _whole(n_id) and n_id.shape == (data.num_nodes,)
-        if not integers or (n_id.numel() and not 0 <= int(n_id.min()) <= int(n_id.max()) < self.num_nodes):
+        if not (integers and in_range(n_id, self.num_nodes)):
             expected = f"integers from 0 to {self.num_nodes - 1} of shape ({data.num_nodes},)"
             fix = "give InducedBasis the graph that is sampled"
             reject("data.n_id", expected, f"{n_id.dtype} {tuple(n_id.shape)}", fix)
@@ -226,8 +227,8 @@ def _read(data: Data, attr: str) -> _Edges:
     if not _whole(ends) or not _whole(kind) or not ends.device == kind.device == weight.device:
         got = ", ".join(f"{part.dtype} on {part.device}" for part in (ends, kind, weight))
         reject(f"data.{attr}_*", "integers as ends and types, on the device of the weights", got, fix)
-    low, high = (int(ends.min()), int(ends.max())) if E else (0, -1)
-    if low < 0 or high >= data.num_nodes:
+    if not in_range(ends.flatten(), data.num_nodes):
+        low, high = extremes(ends)
         expected = f"integers from 0 to {data.num_nodes - 1}"
         reject(f"data.{names(attr)[0]}", expected, low if low < 0 else high, "give the graph that AddBasis was given")
     return ends, kind, weight
