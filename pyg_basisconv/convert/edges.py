@@ -60,12 +60,10 @@ def read_edges(
         if wanted is not None and wanted != found:
             fix = "pass the transposed adjacency of shape (N, M)"
             reject("edge_index", f"a sparse matrix with {wanted} {name}, as x has rows", found, fix)
-    matrix = edge_index
     if loops is not None:
-        matrix = _EDGES.get(given.tensors, (given.form, "loops"), lambda: _matrix_with_loops(edge_index))
-        given = layout(matrix, features=True)
+        return _EDGES.get(given.tensors, (given.form, "loops"), lambda: _matrix_with_loops(edge_index))
     index = _EDGES.get(given.indices, given.form, lambda: torch.stack(given.ends()))
-    return CallEdges(index, given.values, matrix)
+    return CallEdges(index, given.values, edge_index)
 
 
 def is_matrix(edge_index: Any) -> bool:
@@ -101,15 +99,18 @@ def sizes_of(matrix: Any) -> tuple[int, int]:
     return matrix.size(1), matrix.size(0)
 
 
-def _matrix_with_loops(matrix: Any) -> Any:
+def _matrix_with_loops(matrix: Any) -> CallEdges:
     """The adjacency matrix with one loop for each node in the place of its own."""
-    if not isinstance(matrix, SparseTensor):
-        return add_self_loops(remove_self_loops(matrix)[0])[0]
-    values = matrix.storage.value()
-    if values is not None and values.dim() > 1:
-        fix = "drop them with .set_value(None)"
-        reject("edge_index", "a SparseTensor with one value per edge where loops are added", "several", fix)
-    return torch_sparse.set_diag(matrix)
+    if isinstance(matrix, SparseTensor):
+        values = matrix.storage.value()
+        if values is not None and values.dim() > 1:
+            fix = "drop them with .set_value(None)"
+            reject("edge_index", "a SparseTensor with one value per edge where loops are added", "several", fix)
+        looped = torch_sparse.set_diag(matrix)
+    else:
+        looped = add_self_loops(remove_self_loops(matrix)[0])[0]
+    found: Any = layout(looped, features=True)
+    return CallEdges(torch.stack(found.ends()), found.values, looped)
 
 
 def _with_loops(edges: Tensor, count: int) -> CallEdges:
