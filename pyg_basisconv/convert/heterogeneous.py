@@ -188,11 +188,10 @@ class ConvertedHEAT(OperatorModule, GraphLayer):
 
     def compute(self, **call: Any) -> Tensor:
         call = with_features(call)
-        edges = read_edges(call["edge_index"], self.flow).edge_index
         h = self.nodes(call["x"], call["node_type"])
         z = torch.cat([self.edge_type_emb(call["edge_type"]), self.edge_attr_emb(call["edge_attr"])], 1)
         z = F.leaky_relu(z, self.negative_slope)
-        y: Tensor = self.conv(h, edges, edge_attr=z, edge_values=self.of_edges)
+        y: Tensor = self.conv(h, call["edge_index"], edge_attr=z, edge_values=self.of_edges)
         if not self.root_weight:
             return y
         return (y.unflatten(-1, (self.heads, -1)) + h.unsqueeze(-2)).flatten(-2) if self.concat else y + h

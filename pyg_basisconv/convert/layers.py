@@ -95,8 +95,6 @@ class Signature:
 
 def unpaired(x: Any) -> Any:
     """The features of a layer with flow='target_to_source', which takes no pair, since PyG confuses its parts."""
-    if not isinstance(x, tuple | list):
-        return x
     source, target = parts_of(x)
     if source is not target:
         fix = "turn edge_index round with .flip(0) and convert the layer with the default flow"

@@ -97,13 +97,8 @@ class OperatorModule(Composite):
 def check_forms(given: dict[str, Any]) -> None:
     """Rejects arguments whose type or layout is not supported."""
     for name, value in given.items():
-        if value is None:
-            continue
-        if type(value) is tuple or type(value) is list:
-            for part in value:
-                check_form(name, part, sparse=True)
-        else:
-            check_form(name, value, sparse=True)
+        for part in value if type(value) in (tuple, list) else (value,):
+            check_form(name, part, sparse=True)
 
 
 def promoted(narrow: torch.dtype, *others: Tensor | None) -> torch.dtype:

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 from torch_geometric.nn.inits import reset
 from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..bases import Identity, Relations
 from ..cache import once
@@ -19,7 +18,7 @@ from ..plan import Plan
 from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
 from .build import META, basis_conv, fill, parameter, takes_mean
-from .edges import read_edges
+from .edges import is_matrix, read_edges
 from .layers import Converted, Signature, parts_of
 from .registry import Options, rule
 
@@ -145,12 +144,11 @@ class ConvertedRGCN(Converted):
 
     def _edges(self, edge_index: Any, edge_type: Tensor | None) -> tuple[Any, Tensor | None]:
         """The edges and their types, which may be the values of a sparse matrix."""
-        sparse, values = isinstance(edge_index, SparseTensor), None
-        if sparse or is_torch_sparse_tensor(edge_index):
-            edge_index, values, *_ = read_edges(edge_index, self.flow)
-        if sparse and self.call.layer == "RGCNConv":  # which then ignores edge_type
-            edge_type = None
-        return edge_index, values if edge_type is None else edge_type
+        if not is_matrix(edge_index):
+            return edge_index, edge_type
+        read = read_edges(edge_index, self.flow)
+        ignored = isinstance(edge_index, SparseTensor) and self.call.layer == "RGCNConv"
+        return read.edge_index, read.values if edge_type is None or ignored else edge_type
 
     def _count(self, numbers: Tensor | None) -> int:
         return self.theta.P if numbers is None else numbers.numel()
