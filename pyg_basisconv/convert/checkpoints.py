@@ -43,11 +43,20 @@ class Original:
         module: nn.Module,
         state: dict[str, Any],
         prefix: str,
-        metadata: object,
+        metadata: dict[str, Any],
         strict: bool,
         missing: list[str],
         unexpected: object,
         errors: list[str],
+    ) -> None:
+        self._translate(module, state, prefix, missing, errors)
+        if metadata.get("assign_to_params_buffers"):  # torch makes parameters only of what is none
+            for names in tied(module):
+                found = [prefix + name for name in names if prefix + name in state]
+                state.update(dict.fromkeys(found, nn.Parameter(state[found[0]], False)) if found else {})
+
+    def _translate(
+        self, module: nn.Module, state: dict[str, Any], prefix: str, missing: list[str], errors: list[str]
     ) -> None:
         originals, ours = self.layer.state_dict(), module.state_dict()
         theirs, lacking = list(originals), [name for name in originals if prefix + name not in state]
@@ -86,6 +95,20 @@ class Original:
                 again()
         module.load_state_dict(self.rebuild(layer).state_dict())
         return True
+
+
+def tied(module: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several.
+
+    >>> first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> second.weight = first.weight
+    >>> tied(nn.Sequential(first, second))
+    [['0.weight', '1.weight']]
+    """
+    names: dict[int, list[str]] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), []).append(name)
+    return [several for several in names.values() if len(several) > 1]
 
 
 def is_lazy(layer: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from torch_geometric.nn.inits import reset
 from ..conv import BasisConv
 from ..errors import reject
 from .build import parameter
-from .checkpoints import original_of
+from .checkpoints import original_of, tied
 from .layers import Signature, pair
 from .registry import Unchanged
 
@@ -54,6 +54,15 @@ class Composite(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the layer takes that it replaces."""
         return self.compute(**self.call.read(args, kwargs))
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """A parameter under several names stays one where torch makes a new one of each, as `to_empty` does."""
+        names = tied(self)
+        super()._apply(*args, **kwargs)
+        for first, *others in names:
+            for owner, _, name in (other.rpartition(".") for other in others):
+                self.get_submodule(owner)._parameters[name] = self.get_parameter(first)
+        return self
 
     def compute(self, *args: Any, **call: Any) -> Any:
         """The results of a call."""

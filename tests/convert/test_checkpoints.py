@@ -9,6 +9,7 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 from pyg_basisconv import convert
+from pyg_basisconv.convert.checkpoints import tied
 from pyg_basisconv.verify import P, Q, drawn
 from tests.convert.conversion import same_state
 
@@ -83,3 +84,25 @@ def test_numbers_are_held_once() -> None:
     reference = pyg.SGConv(200, 200, cached=True)
     reference(torch.randn(1000, 200), torch.randint(1000, (2, 3000)))
     assert len(pickle.dumps(convert(reference))) < 1.2 * 200 * 200 * 4
+
+
+@pytest.mark.parametrize("how", ["its own, assigned", "the layer's, assigned", "to_empty"])
+@pytest.mark.parametrize("kind", ["TransformerConv", "GeneralConv"])
+def test_what_learns_as_one_parameter_stays_one(kind: str, how: str) -> None:
+    """Keys and values of edges have the same matrix, which is one parameter of the layer."""
+    reference = {
+        "TransformerConv": lambda: pyg.TransformerConv(P, Q, edge_dim=3),
+        "GeneralConv": lambda: pyg.GeneralConv(P, Q, 3, attention=True, attention_type="dot_product"),
+    }[kind]()
+    ours = convert(copy.deepcopy(reference))
+    ours.conv.requires_grad_(False)  # as it was frozen, it stays
+    ours.conv.basis.requires_grad_(True)
+    names, learns = tied(ours), [p.requires_grad for p in ours.parameters()]
+    saved = (reference if how.startswith("the layer's") else ours).state_dict()
+    if how == "to_empty":
+        ours = ours.to("meta").to_empty(device="cpu")
+    ours.load_state_dict(saved, assign=how != "to_empty")
+    assert tied(ours) == names
+    assert len(names) >= 1
+    assert [p.requires_grad for p in ours.parameters()] == learns
+    same_state(ours, convert(reference))
