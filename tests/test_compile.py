@@ -357,6 +357,15 @@ def test_dropout_draws_anew(kind):
     assert not torch.equal(fast(x)[0], fast(x)[0])
 
 
+def test_what_draws_nothing_is_traced_once_for_training_and_evaluation():
+    conv = contract.make(bases.Adjacency())
+    fast, x, edges = through(conv), contract.draw(6, 3), wired(6)["edge_index"]
+    for training in (True, False):
+        conv.train(training)
+        assert_close(fast(x, edges), conv(x, edges))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
 def test_checkpointing(backend):
     """What is computed again for the gradient is what was computed: the same is drawn."""

@@ -43,7 +43,8 @@ def applies(layer: Any, *given: Any) -> bool:
 
 
 def _draws(part: nn.Module) -> bool:
-    return part.training and (bool(getattr(part, "dropout", 0.0)) or isinstance(part, _DropoutNd))
+    drops = bool(getattr(part, "dropout", 0.0)) or isinstance(part, _DropoutNd)
+    return drops and part.training  # last: torch.compile traces anew when what is read changes
 
 
 def call(layer: Any, given: dict[str, Any]) -> Tensor:

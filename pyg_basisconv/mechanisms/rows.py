@@ -153,7 +153,7 @@ class TermRows(RowScore):
         return *self.by_target, None
 
     def snapshot(self) -> Score:
-        if self.constant is None and (self.entry is None or isinstance(self.entry, Tensor)):
+        if self.constant is None and not isinstance(self.entry, EdgeTerms):
             return self
         source, target, entry = self.by_target  # computed here, with constants and maps as they are now
         return TermRows(source, target, entry, self.activation, batch=self.batch)

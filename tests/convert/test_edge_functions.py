@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import SchNet
 from torch_geometric.nn.conv import spline_conv
 from torch_geometric.nn.models.schnet import CFConv
@@ -143,6 +144,18 @@ def test_continuous_filters_on_graph_after_graph(filters: int) -> None:
             again = torch.autograd.grad(sum(f.square().sum() for f in forces), leaves)
             results.append([y, *forces[:3], *again])
         torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("filters", [3, 8], ids=["few", "gates"])
+def test_continuous_filters_are_computed_again(filters: int) -> None:
+    """By a checkpoint, on a graph that was new in the call before."""
+    ours = convert(CFConv(P, Q, filters, nn.Linear(3, filters), cutoff=2.0).double())
+    for _ in range(3):
+        (edge_index, weight), x = graph(), features(N, P).requires_grad_()
+        given = edge_index, weight, features(len(weight), 3)
+        y = checkpoint(ours, x, *given, use_reentrant=False)
+        found, expected = (torch.autograd.grad(f.sin().sum(), x) for f in (y, ours(x, *given)))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_schnet_is_made_of_them() -> None:
