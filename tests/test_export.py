@@ -33,6 +33,17 @@ class Model(nn.Module):
         return second(first(x, edge_index, edge_weight, edge_type).relu(), edge_index, edge_weight, edge_type)
 
 
+class Points(nn.Module):
+    """Nodes whose features are where they are."""
+
+    def __init__(self, attn_nn: nn.Module, pos_nn: nn.Module) -> None:
+        super().__init__()
+        self.conv = convert(pyg.PointTransformerConv(3, 4, pos_nn, attn_nn))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, x, edge_index)
+
+
 class Named(nn.Module):
     """A converted layer, whose arguments have no names of their own."""
 
@@ -104,6 +115,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "GATConv converted(edges)": (lambda: Named(pyg.GATConv(3, 4, 2, edge_dim=2)), "a"),
     "TransformerConv converted(edges)": (lambda: Named(pyg.TransformerConv(3, 4, 2, edge_dim=2)), "a"),
     "GeneralConv converted(edges)": (lambda: Named(pyg.GeneralConv(3, 4, in_edge_channels=2)), "a"),
+    "PointTransformerConv converted": (lambda: Points(nn.Linear(4, 4), nn.Sequential(nn.Linear(3, 4), nn.Tanh())), ""),
     "Gaussians": (lambda: conv(bases.Gaussians(3, 2)), "a"),
     "NNConv converted": (lambda: Named(pyg.NNConv(3, 4, nn.Linear(2, 12))), "a"),
     "BasisRNN": (lambda: Series(BasisGRUCell(3, 4, bases.Diffusion(2))), "w"),

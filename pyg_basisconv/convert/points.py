@@ -97,7 +97,8 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
         both, all_rows, into = _ends(edges, size)
         source, target = positions
         delta = self.pos_nn(spmm(torch.cat([-source, target]), None, both))
-        score, values = spmm(torch.cat([-keys, queries, values]), None, all_rows).chunk(2)
+        rows = spmm(torch.cat([-keys, queries, values]), None, all_rows)
+        score, values = rows.reshape(2, into.shape[1], self.width)  # torch.export cannot halve a number of edges
         score = score + delta
         score = score if self.attn_nn is None else self.attn_nn(score)
         A = weigh(self.conv, score, torch.zeros_like(queries), into)
