@@ -5,12 +5,12 @@ from .contract import a_first, summed, theta_first, times_theta
 from .dense import Affine, affine, contracted, matmul, matmuls, repeated
 from .edge_products import EdgeProductScores, edge_products
 from .hidden_layer import hidden
-from .multihead import at_entries, inner, softmax
+from .multihead import softmax
 from .nonzero import NonzeroRows, a_first_nonzero
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
 from .scored import attention, scored_attention
-from .scoring import ProductScores, ProjectedScores, Sums, TermScores, Valued
+from .scoring import ProductScores, ProjectedScores, Sums, TermScores, Valued, at_entries, inner
 from .tiled import Matchings, gather_matmul
 from .typed import Pairs, typed_matmul
 

@@ -5,14 +5,13 @@ is the fastest: one gathered row then holds the values of all heads, without a c
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cache import drop_oldest, memo
 from ..portable import in_fake_mode, with_plain
-from .op import acc_dtype, autocasting, differentiated_again, needs_gradient, raw_apply, recorded
+from .op import acc_dtype, autocasting, recorded
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
 from .segments import collect, exponentials
@@ -135,79 +134,6 @@ def group_sums(values: Tensor, end: End) -> Tensor:
     return gather_sums(values, order[0], ptr) if order else segment_sums(values, ptr)
 
 
-class _AtEntries(torch.autograd.Function):
-    """See `at_entries`."""
-
-    @staticmethod
-    def forward(ctx: Any, source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
-        ctx.pattern = pattern
-        return _at_entries(source, target, pattern)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pattern, (at_source, at_target, _) = ctx.pattern, ctx.needs_input_grad
-        if differentiated_again():
-            m, n = pattern.ends
-            return (
-                _plain_collect(grad, m, pattern.M) if at_source else None,
-                _plain_collect(grad, n, pattern.N) if at_target else None,
-                None,
-            )
-        table = to_rows(grad)
-        return (
-            group_sums(table, pattern.at_source).t() if at_source else None,
-            group_sums(table, pattern.at_target).t() if at_target else None,
-            None,
-        )
-
-
-_record_at_entries = raw_apply(_AtEntries)
-
-
-def _at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
-    found: Tensor | None = None
-    for values, end in zip((source, target), pattern.ends, strict=True):
-        if values is not None:  # along the rows of memory: of columns, index_select takes many times as long
-            along = values.stride(-1) == 1
-            here = values.index_select(1, end) if along else to_rows(values).index_select(0, end).t()
-            found = here if found is None else found.add_(here)
-    assert found is not None
-    return found
-
-
-def _plain_at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
-    found = [t.index_select(1, end) for t, end in zip((source, target), pattern.ends, strict=True) if t is not None]
-    return sum(found[1:], found[0])
-
-
-@with_plain(_plain_at_entries)
-def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
-    """(c, M), (c, N) -> (c, E) at each entry, the value of its source plus that of its target; one may be None.
-
-    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
-    >>> at_entries(torch.tensor([[1., 2., 3.], [4., 5., 6.]]), torch.tensor([[10., 20.], [0., 0.]]), pattern)
-    tensor([[13., 21., 22.],
-            [ 6.,  4.,  5.]])
-    """
-    if torch.is_grad_enabled() and needs_gradient(source, target):
-        found: Tensor = _record_at_entries(source, target, pattern)
-        return found
-    return _at_entries(source, target, pattern)
-
-
-def _inner(pattern: Pattern, source: Tensor, target: Tensor) -> tuple[Tensor, tuple[()]]:
-    return inner_products(to_rows(source), to_rows(target), source.shape[0], pattern).t(), ()
-
-
-def _inner_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Pattern], tensors: Sequence[Tensor], _: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    (pattern,), (source, target), c, weight = fixed, tensors, len(tensors[0]), to_rows(grad)
-    d_source = to_heads(transposed_sums(to_rows(target), weight, pattern), c) if needs[0] else None
-    d_target = to_heads(weighted_sums(to_rows(source), weight, *pattern.one_way), c) if needs[1] else None
-    return d_source, d_target
-
-
 def _inner_at_once(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     m, n = pattern.ends
     return (source.index_select(1, m) * target.index_select(1, n)).sum(-1)
@@ -219,22 +145,6 @@ def plain_inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     if not len(source):
         return _inner_at_once(source, target, pattern)
     return torch.stack([sddmm(*sides, pattern) for sides in zip(source, target, strict=True)])
-
-
-_record_inner = recorded(
-    1, _inner, _inner_backward, lambda pattern, source, target: plain_inner(source, target, pattern)
-)
-
-
-def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
-    """(c, M, W), (c, N, W) -> (c, E) at each entry, the inner product of the rows of its source and target.
-
-    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
-    >>> inner(torch.tensor([[[1.], [2.], [3.]]] * 2), torch.tensor([[[10.], [20.]]] * 2), pattern)
-    tensor([[30., 20., 40.],
-            [30., 20., 40.]])
-    """
-    return plain_inner(source, target, pattern) if len(source) < 2 else _record_inner(pattern, source, target)
 
 
 def _softmax(end: End, score: Tensor) -> tuple[Tensor, tuple[Tensor]]:

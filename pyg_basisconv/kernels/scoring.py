@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from .activations import Activation, ActivationCode, activation_code
 from .multihead import (
     HELD,
-    at_entries,
     block_columns,
     gather_sums,
     group_sums,
@@ -21,9 +20,11 @@ from .multihead import (
     plain_inner,
     sum_channels,
     to_heads,
+    to_rows,
     transposed_sums,
     weighted_sums,
 )
+from .op import recorded
 from .pattern import Pattern
 
 Tensors = Sequence[Tensor | None]
@@ -247,6 +248,51 @@ class ProductScores(NamedTuple):
 
     def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
         return ScoreForm(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 2))
+
+
+def _backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Scoring, int, Pattern], tensors: Tensors, kept: Sequence[Tensor]
+) -> Tensors:
+    scoring, _, pattern = fixed
+    return scoring.backward(ScoreGrad(grad, tensors, kept, grad, pattern, needs, None))  # whose z is not read
+
+
+# (E, c) the scores alone, of a scoring that reads no rows that are summed: of it, c, the pattern, and its tensors.
+_scores = recorded(
+    3,
+    lambda scoring, c, pattern, *tensors: scoring.score(None, tensors, c, pattern),
+    _backward,
+    lambda scoring, c, pattern, *tensors: scoring.plain(None, tensors, c, pattern).t(),
+)
+
+
+def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
+    """(c, M), (c, N) -> (c, E) at each entry, the value of its source plus that of its target; one may be None.
+
+    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
+    >>> at_entries(torch.tensor([[1., 2., 3.], [4., 5., 6.]]), torch.tensor([[10., 20.], [0., 0.]]), pattern)
+    tensor([[13., 21., 22.],
+            [ 6.,  4.,  5.]])
+    """
+    # Along the rows of memory: of columns, index_select takes many times as long.
+    terms = [None if t is None else t.t().contiguous() for t in (source, target)]
+    return _scores(
+        TermScores(), len(cast(Tensor, target if source is None else source)), pattern, *terms, None, None
+    ).t()
+
+
+def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
+    """(c, M, W), (c, N, W) -> (c, E) at each entry, the inner product of the rows of its source and target.
+
+    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
+    >>> inner(torch.tensor([[[1.], [2.], [3.]]] * 2), torch.tensor([[[10.], [20.]]] * 2), pattern)
+    tensor([[30., 20., 40.],
+            [30., 20., 40.]])
+    """
+    c = len(source)
+    if c < 2:
+        return plain_inner(source, target, pattern)
+    return _scores(ProductScores(), c, pattern, to_rows(source), to_rows(target)).t()
 
 
 def rows_of_sources(table: Tensor, pattern: Pattern) -> Tensor:
