@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,42 +12,35 @@ from ..backend import on_gpu
 from ..portable import portable, with_plain
 from .joined import joined, joins
 from .memory import room
-from .op import autocasting, raw_apply
+from .op import autocasting, recorded
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
 _FEW = 1 << 16  # numbers of rows up to which the association does not matter
 
 
-class _Products(torch.autograd.Function):
+def _sum_of_products(weight: Tensor, *x: Tensor) -> tuple[Tensor, tuple[()]]:
     """The sum of several products, accumulated in place."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, *x: Tensor) -> Tensor:
-        ctx.save_for_backward(weight, *x)
-        return _sum_of_products(weight, x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, *x = ctx.saved_tensors
-        needed, *each = ctx.needs_input_grad
-        grad_x = [grad @ weight_k.t() if need else None for weight_k, need in zip(weight, each, strict=True)]
-        # x^T g as (g^T x)^T, which reads x along its rows.
-        grad_weight = None
-        if needed:
-            each_weight = [grad.t() @ x_k for x_k in x]
-            stacked = each_weight[0].unsqueeze(0) if len(x) == 1 else torch.stack(each_weight)
-            grad_weight = stacked.transpose(1, 2)
-        return grad_weight, *grad_x
-
-
-_record: Callable[..., Tensor] = raw_apply(_Products)
-
-
-def _sum_of_products(weight: Tensor, x: Sequence[Tensor]) -> Tensor:
     y = torch.mm(x[0], weight[0], out=room(x[0], len(x[0]), weight.shape[2]))
     for x_k, weight_k in zip(x[1:], weight[1:], strict=True):
         y.addmm_(x_k, weight_k)
-    return y
+    return y, ()
+
+
+def _sum_of_products_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[()], tensors: Sequence[Tensor], further: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    (weight, *x), (needed, *each) = tensors, needs
+    grad_x = [grad @ weight_k.t() if need else None for weight_k, need in zip(weight, each, strict=True)]
+    if not needed:
+        return None, *grad_x
+    each_weight = [grad.t() @ x_k for x_k in x]  # x^T g as (g^T x)^T, which reads x along its rows
+    stacked = each_weight[0].unsqueeze(0) if len(x) == 1 else torch.stack(each_weight)
+    return stacked.transpose(1, 2), *grad_x
+
+
+_record = recorded(
+    0, _sum_of_products, _sum_of_products_backward, lambda weight, *x: reduce(torch.add, map(torch.mm, x, weight))
+)
 
 
 class Products(Iterable[Tensor]):
@@ -116,8 +109,7 @@ def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
     flat = [x_k.reshape(-1, x_k.shape[-1]) for x_k in laid_out]
     if len(flat) > 1 and weight[:, :, 0].numel() <= weight.shape[2]:  # a concatenation smaller than the result
         flat, weight = [torch.cat(flat, 1)], weight.flatten(0, 1).unsqueeze(0)
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (weight, *flat))
-    y = _record(weight, *flat) if learns else _sum_of_products(weight, flat)
+    y = _record(weight, *flat)
     if like.dim() == 2:
         return y
     y = y.view(*laid_out[0].shape[:-1], y.shape[-1])
