@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .activations import Activation
-from .multihead import gather_sums, segment_sums
+from .multihead import block_columns, gather_sums, segment_sums
 from .op import recorded
 from .pattern import Pattern, split_groups
 
@@ -49,7 +49,7 @@ def _hidden(activation: Activation, pattern: Pattern, heads: int, *tensors: Tens
     source, target, edge, weight, out = tensors
     side = _by_target(pattern)
     like = next(t for t in (source, target, edge) if t is not None)
-    last, parts = None if out is None else block_diagonal(out).t(), []
+    last, parts = None if out is None else block_columns(out).t(), []
     for _, e in side.chunks(_hidden_width(heads, edge, out)):
         v = activation(_preactivation(side, e, target, source, edge, weight))
         if last is None:
@@ -69,7 +69,7 @@ def _hidden_backward(
 ) -> tuple[Tensor | None, ...]:
     (activation, pattern, H), (source, target, edge, weight, out) = fixed, tensors
     width = _hidden_width(H, edge, out)
-    last = None if out is None else block_diagonal(out)
+    last = None if out is None else block_columns(out)
     d_source, d_target, d_edge, d_weight, d_last = (
         torch.zeros_like(t) if t is not None and needed else None
         for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
@@ -129,12 +129,6 @@ def _hidden_grad(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: s
         return d @ last.t()
     assert edge is not None
     return (d.unsqueeze(-1) * edge[entries].unsqueeze(1)).flatten(1)
-
-
-def block_diagonal(out: Tensor) -> Tensor:
-    """(H, D) -> (H D, H): the product with it sums each head's own columns."""
-    H, D = out.shape
-    return torch.diag_embed(out.t(), dim1=0, dim2=2).view(H * D, H)
 
 
 def _preactivation(

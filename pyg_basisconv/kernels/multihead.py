@@ -121,9 +121,7 @@ def sum_channels(table: Tensor, c: int) -> Tensor:
 
 def block_columns(vectors: Tensor) -> Tensor:
     """(*, c, D) -> (*, c D, c): the product with it is one inner product per head."""
-    *lead, c, D = vectors.shape
-    eye = _constant("eye", c, vectors, lambda: torch.eye(c, dtype=vectors.dtype, device=vectors.device).unsqueeze(1))
-    return (vectors.unsqueeze(-1) * eye).reshape(*lead, c * D, c)
+    return torch.diag_embed(vectors.mT, dim1=-3, dim2=-1).flatten(-3, -2)
 
 
 def group_sums(values: Tensor, end: End) -> Tensor:

@@ -17,16 +17,14 @@ from .dense import Products, matmul
 from .onepass import Kernel, kernel
 from .op import PLAIN, compilable, derivative, primitive, recorded
 from .pattern import Pattern, extremes, select
-from .products import plain_spmm, sddmm_raw, spmm_raw
+from .products import Arrays, plain_spmm, sddmm_raw, spmm_raw
 
 _CALL = struct.Struct("=12q")  # `SharedCall` in the kernels
 _HELD = 1 << 20  # numbers of all products that are made at once; of more, those of some targets at a time
 _RUN = 1 << 18  # numbers of those of some targets, which stay in a cache
 _TOGETHER = 8  # members that are made at a time where they are read one by one
 
-# [ptr, index] of a pattern by target; with gradients `Pattern.both_ways_and_across`. `back` in what follows says that
-# the entries are read by source: the matrices are the transposed ones.
-Arrays = list[Tensor]
+# `back` in what follows says that the entries are read by source: the matrices are the transposed ones.
 
 
 def _read(arrays: Arrays, back: bool) -> tuple[Tensor, Tensor, Tensor | None]:

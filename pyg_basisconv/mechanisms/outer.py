@@ -14,7 +14,6 @@ from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProjectedScores, TermScores, hidden
 from ..kernels.activations import Activation
 from ..kernels.attend import Side
-from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, to_heads, to_rows
 from ..kernels.onepass import one_pass_fits
 from ..kernels.scoring import rows_of_sources
@@ -88,11 +87,11 @@ class Additive(Mechanism):
             mapped = content.map_of_projected(param(self, "source"))
             if mapped is not None:
                 return MappedRows(content, mapped, None)
-        source, target = content.projected_rows @ block_diagonal(self.source), None
+        source, target = content.projected_rows @ block_columns(self.source), None
         if self.target_kind == "shared":
-            target = content.projected_target_rows @ block_diagonal(self.target)
+            target = content.projected_target_rows @ block_columns(self.target)
         elif self.target_kind == "own":
-            target = all_heads(content.target_features, self.weight) @ block_diagonal(self.target)
+            target = all_heads(content.target_features, self.weight) @ block_columns(self.target)
         return TermRows(source + self.bias if self.has_bias else source, target, batch=content.batch)
 
     def extra_repr(self) -> str:
