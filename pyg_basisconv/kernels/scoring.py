@@ -258,7 +258,7 @@ def _backward(
 
 
 # (E, c) the scores alone, of a scoring that reads no rows that are summed: of it, c, the pattern, and its tensors.
-_scores = recorded(
+scores_alone = recorded(
     3,
     lambda scoring, c, pattern, *tensors: scoring.score(None, tensors, c, pattern),
     _backward,
@@ -276,9 +276,8 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
     """
     # Along the rows of memory: of columns, index_select takes many times as long.
     terms = [None if t is None else t.t().contiguous() for t in (source, target)]
-    return _scores(
-        TermScores(), len(cast(Tensor, target if source is None else source)), pattern, *terms, None, None
-    ).t()
+    c = next(t.shape[1] for t in terms if t is not None)
+    return scores_alone(TermScores(), c, pattern, *terms, None, None).t()
 
 
 def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
@@ -292,12 +291,12 @@ def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     c = len(source)
     if c < 2:
         return plain_inner(source, target, pattern)
-    return _scores(ProductScores(), c, pattern, to_rows(source), to_rows(target)).t()
+    return scores_alone(ProductScores(), c, pattern, to_rows(source), to_rows(target)).t()
 
 
 def rows_of_sources(table: Tensor, pattern: Pattern) -> Tensor:
     """(M, W) -> (E, W) the row of each entry's source; differentiable any number of times."""
-    return at_entries(table.t(), None, pattern).t()
+    return scores_alone(TermScores(), table.shape[1], pattern, table, None, None, None)
 
 
 def _from_ends(table: Tensor, pattern: Pattern) -> Tensor:

@@ -7,9 +7,10 @@ from torch import Tensor
 from ..cache import cached_property
 from ..content import Content, Mapped
 from ..entries import Entries
-from ..kernels import Affine, TermScores, at_entries
+from ..kernels import Affine, TermScores
 from ..kernels.activations import Activation
 from ..kernels.op import add_optional
+from ..kernels.scoring import scores_alone
 from .base import Score, entry_score, node_score, upcast
 
 _DELEGATED = ("tensors", "sides", "evaluate", "dots", "fresh", "ends")
@@ -169,13 +170,9 @@ class TermRows(RowScore):
 
     def at(self, entries: Entries) -> Tensor:
         """(E, K) the sum of the terms at the entries of a graph, by target."""
-        source, target, entry = [None if t is None else upcast(t) for t in self.by_target]
-        if source is target is None:
-            assert entry is not None
-            return entry
-        ends = None if source is None else source.t(), None if target is None else target.t()
-        found = at_entries(*ends, entries.pattern).t()
-        return found if entry is None else found + entry
+        terms = [None if t is None else upcast(t) for t in self.by_target]
+        c = next(t.shape[1] for t in terms if t is not None)
+        return scores_alone(TermScores(), c, entries.pattern, *terms, None)
 
     def heads_first_score(self) -> Score:
         source, target, entry = [None if t is None else heads_first(t, self.batch) for t in self.by_target]
