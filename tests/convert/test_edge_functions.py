@@ -212,7 +212,9 @@ def test_features_may_be_the_values_of_a_matrix(kind: str, paired: bool, layer: 
         torch.testing.assert_close(torch.autograd.grad(y.square().sum(), values)[0], wanted)
 
 
-def test_a_drop_ins_batch_can_be_viewed_as_rows() -> None:
-    conv, edges = drop_in.GCNConv(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]])
+@pytest.mark.parametrize("kind", ["GCNConv", "GATv2Conv", "TransformerConv"])
+def test_a_drop_ins_batch_can_be_viewed_as_rows(kind: str) -> None:
+    """Rows of attention are computed node by node, for all entries of the batch."""
+    conv, edges = getattr(drop_in, kind)(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]])
     y = conv(torch.randn(2, 3, 3), edges)
     assert y.view(6, 4).shape == (6, 4)
