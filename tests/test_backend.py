@@ -1,7 +1,9 @@
 """Which kernels are in use, and what the environment says of them; see `backends`."""
 
 import os
+from hashlib import sha256
 from importlib import util
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -67,6 +69,19 @@ def test_kernels_of_other_sources_are_not_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(backend, "_WANTED", "compiled")
     with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected kernels that are built from csrc/ as it is"):
         backend._load()
+
+
+def test_sources_are_those_beside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a clone, which has the file that builds them; what is installed has none."""
+    monkeypatch.setattr(backend, "__file__", str(tmp_path / "pyg_basisconv" / "backend.py"))
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "setup.py").touch()
+    assert backend._sources() is None
+    for name, text in {"b.cpp": "2", "a.h": "1", "notes.txt": "no source"}.items():
+        (tmp_path / "csrc" / name).write_text(text)
+    assert backend._sources() == sha256(b"12").hexdigest()
+    (tmp_path / "setup.py").unlink()
+    assert backend._sources() is None
 
 
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

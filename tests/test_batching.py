@@ -302,7 +302,9 @@ def tensors_of(thing: object, seen: set[int]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(
+    12, "Walks(binary,sym)-steps-ones", "Window(sites)-random", "Resampling(corners)-random", "Group(C2,window)-random"
+)
 def test_moved_nothing_stays_behind(name):
     check_moved(bind(CASES[name].basis(), CASES[name].graph()))
 

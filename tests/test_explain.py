@@ -284,7 +284,7 @@ def explained(conv: nn.Module, edge_index: Tensor, mask: Tensor, f: Callable[[],
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(10, "Walks-binary")
 def test_masks_act_on_every_use_of_an_edge(name: str) -> None:
     case = KINDS[name]
     g, conv = case.graph, make(case.basis())

@@ -159,7 +159,7 @@ def ready(name: str) -> tuple[nn.Module, dict[str, Tensor], ExportedProgram]:
 
 
 @pytest.mark.parametrize("name", list(KINDS))
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(2, "Complete(batch)")
 def test_export(name: str) -> None:
     model, given, found = ready(name)
     program, (_, call) = found.module(), KINDS[name]

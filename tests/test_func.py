@@ -65,7 +65,7 @@ def check_transforms(layer: torch.nn.Module, run, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", list(FIRST.values()), ids=list(FIRST))
-@pytest.mark.sweep(14)
+@pytest.mark.sweep(14, "Mix(Gaussians)", "Relations(1,mean)")
 def test_transforms(name: str) -> None:
     c = CASES[name]
     g = c.graph()

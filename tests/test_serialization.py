@@ -129,7 +129,7 @@ def test_a_copy_is_the_same_is_its_own_and_carries_nothing_else(name):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in THETAS if not kind.startswith("Pass")])
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(6, "Grouped", "Kernel")
 def test_layers_that_wait_for_their_width(kind):
     """A state of a sized layer makes an open one sized; that of an open one leaves an open one open."""
 

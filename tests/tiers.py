@@ -1,4 +1,7 @@
-"""Two tiers: `make test` leaves out tests marked `slow`, and all but n cases of those marked `sweep(n)`."""
+"""Two tiers: `make test` leaves out tests marked `slow`, and all but n cases of those marked `sweep(n)`.
+
+`sweep(n, *ids)` keeps the cases of these ids, too: those that are the only ones to reach some line.
+"""
 
 import random
 from collections.abc import Sequence
@@ -18,5 +21,10 @@ def leave_few(cases: Sequence[pytest.Item]) -> None:
         seen.update(words)
         return known
 
-    for case in sorted(random.Random(0).sample(cases, len(cases)), key=shows_nothing_new)[sweep.args[0] :]:
-        case.add_marker("slow")
+    n, *kept = sweep.args
+    ids = {case.name.partition("[")[2][:-1]: case for case in cases}
+    if len(cases) > n + len(kept) and not ids.keys() >= set(kept):
+        raise pytest.UsageError(f"{cases[0].name} and its like: none is {sorted(set(kept) - ids.keys())}")
+    for case in sorted(random.Random(0).sample(cases, len(cases)), key=shows_nothing_new)[n:]:
+        if case not in [ids.get(name) for name in kept]:
+            case.add_marker("slow")

@@ -220,7 +220,7 @@ WINDOWS: dict[str, tuple[Basis, Basis, str]] = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(6, "gaps", "both-ways")
 def test_images(name: str) -> None:
     a, b, kind = WINDOWS[name]
     first, second = GridConv(3, 4, copy.deepcopy(a)).double(), GridConv(4, 2, copy.deepcopy(b)).double()

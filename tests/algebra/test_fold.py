@@ -134,7 +134,7 @@ CNNS: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CNNS)
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(6, "the last axis")
 def test_images(name: str) -> None:
     make, expected = CNNS[name]
     check(make(), (image(),), expected)

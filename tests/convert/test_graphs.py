@@ -47,7 +47,7 @@ def takes_sparse(kind: str, options: dict) -> bool:
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize(("kind", "options"), over(lambda kind, sweep: [o for o in sweep if takes_sparse(kind, o)]))
-@pytest.mark.sweep(40)
+@pytest.mark.sweep(40, "MixHopConv-powers=[1, 1]-bias=False-coo")
 def test_sparse_layouts(kind: str, options: dict, layout: str) -> None:
     reference = made(kind, options)
     ours, (edge_index, weight) = convert(reference), simple_graph()
@@ -184,7 +184,7 @@ SIDES = [
 
 
 @pytest.mark.parametrize(("kind", "options", "widths"), SIDES, ids=str)
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(16, "FeaStConv-{'add_self_loops': False}-6")
 def test_bipartite(kind: str, options: dict, widths: Any) -> None:
     # So large that scores have both signs: where they are positive throughout, a softmax does not read the target.
     reference = drawn(made(kind, options, in_channels=widths))

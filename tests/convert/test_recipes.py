@@ -46,7 +46,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("kind", "options"), SWEEP)
-@pytest.mark.sweep(60)
+@pytest.mark.sweep(60, "LabelPropagation-num_layers=0", "EGConv-num_heads=2-num_bases=3-aggregators=['mean']")
 def test_options(kind: str, options: dict) -> None:
     """What `convert` makes, in both precisions, and the drop-in, which is evaluated by the recipe too."""
     new = None
@@ -150,7 +150,7 @@ def test_frozen_parameters(kind: str, options: dict) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("kind", "options"), FIRST)
-@pytest.mark.sweep(30)
+@pytest.mark.sweep(30, "ResGatedGraphConv-dtype3")
 def test_dtype(kind: str, options: dict, dtype: torch.dtype) -> None:
     case = example(kind, options)
     ours = convert(case.reference.to(dtype))

@@ -105,6 +105,15 @@ def test_what_it_does_not_take() -> None:
         assert polynomials(given_x, given_S, 4, 1.0, 0.0, False) is None
 
 
+@pytest.mark.parametrize(("W", "most"), [(1, 1 << 12), (8, 3 << 16)], ids=["of no vectors", "of vectors"])
+def test_one_call_is_for_small_graphs(W: int, most: int) -> None:
+    """Up to as many numbers, of nodes and of entries, as it was measured to be quicker."""
+    for N, taken in ((most // W - 5, True), (most // W - 4, False)):
+        index, ptr = torch.arange(5, dtype=torch.int32), torch.arange(N + 1, dtype=torch.int32).clamp(max=5)
+        found = polynomials(torch.ones(N, W), (None, ptr, index), 2, 1.0, 0.0, False)
+        assert (found is not None) == taken
+
+
 @pytest.mark.parametrize("wrong", [-1, 5, 2**31 - 1])
 @pytest.mark.parametrize("combines", [False, True])
 def test_an_index_out_of_range_is_refused(wrong: int, combines: bool) -> None:

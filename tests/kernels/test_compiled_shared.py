@@ -164,6 +164,16 @@ def test_large_products_are_made_for_some_targets_at_a_time(
     assert len(runs) == 1 + bool(wanted)
 
 
+def test_pieces_fit_a_cache() -> None:
+    """Up to 2^20 numbers are made at once; of more, 2^18 at a time, but one target at least."""
+    for N, are_few in ((1 << 8, True), ((1 << 8) + 1, False)):
+        weight, pattern = torch.ones(1, 1 << 4), Pattern(torch.tensor([0]), torch.tensor([0]), 1, N)
+        assert shared.Expanded(torch.ones(1, 1 << 8), weight, pattern)._are_few == are_few
+    for width, sizes in ((1 << 10, [256, 256, 88]), (1 << 20, [1] * 600)):
+        ptr = torch.zeros(601, dtype=torch.int32)
+        assert [targets.stop - targets.start for targets, _ in shared._runs([ptr], width)] == sizes
+
+
 def test_derivatives_of_large_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "_HELD", 0)
     monkeypatch.setattr(shared, "_RUN", 4)

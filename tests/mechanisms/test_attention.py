@@ -285,7 +285,7 @@ def in_turn(case: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("check", "case"), PAIRS, ids=[f"{check}-{case}" for check, case in PAIRS])
-@pytest.mark.sweep(110)
+@pytest.mark.sweep(110, "paths-MLP(edge)-each-2")
 def test_contract(check: str, case: str) -> None:
     some = {"paths": in_turn(case)} if check in ("paths", "determinism") else {}
     CHECKS[check](CASES[case], **some)
@@ -761,7 +761,7 @@ PIECES = [(1, 1), (1, 5), (1, 1000), (40, 1000)]
 @pytest.mark.parametrize(
     ("case", "block", "run"), [(case, *PIECES[i % 2 :: 2][j]) for i, case in enumerate(BLOCKED) for j in range(2)]
 )
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(4, "tanh-weighted-1-5")
 def test_pieces(case: str, block: int, run: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few copies, and targets of one, are evaluated together, attention is the same, as are its gradients."""
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", block)

@@ -117,7 +117,7 @@ def learning(g: Graph) -> tuple[Graph, list[Tensor]]:
         if kind == "Full" or (i + j) % 3 == 0
     ],
 )
-@pytest.mark.sweep(24)
+@pytest.mark.sweep(24, "Walks-none-Kernel(transposed)")
 def test_every_form_is_the_formula(name: str, kind: str) -> None:
     """Values and all gradients, from both sides, with batches."""
     make_basis, graph, matrices = FAMILIES[name]

@@ -128,7 +128,7 @@ def check_bound(bound: bases.BoundBasis, A: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("name", "other"), [*zip(SWEEP, itertools.cycle(ORDERS[1:]))])
-@pytest.mark.sweep(70)
+@pytest.mark.sweep(70, "convT3d-4x3x3-k2x1x1-s1x1x1-p0x0x0-d3x2x3-o1x0x2-c2x3-a_first")
 def test_sweep(name: str, other: str) -> None:
     """By the order that is chosen, and by another, in turn."""
     check_against_torch(SWEEP[name], paths=("auto", other))
