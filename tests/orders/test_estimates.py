@@ -58,12 +58,13 @@ PROBLEMS |= {f"Attention {name}": partial(of_attention, name) for name in attent
 
 def estimated(name: str) -> str:
     """The orders that are possible; and their operations, bytes, memory and seconds, summed over these orders and all
-    that may learn, for one entry and for several, on the CPU and on a GPU.
+    that may learn, for one entry, and for several whose rows fill no cache, on the CPU and on a GPU.
     """
     problem, total, possible = PROBLEMS[name](), [0, 0, 0, 0.0], {}
-    for B, learns, device in product((1, 3), LEARNS, MACHINES):
-        gradients = {f"grad_{of}": of in learns for of in ("x", "theta", "basis")}
-        for e in plan(problem._replace(B=B, device=device, **gradients)).estimates:
+    for (B, size), learns, device in product(((1, 1), (3, 1 << 16)), LEARNS, MACHINES):
+        given = {f"grad_{of}": of in learns for of in ("x", "theta", "basis")}
+        given |= {"B": B, "M": size * problem.M, "N": size * problem.N, "device": device}
+        for e in plan(problem._replace(**given)).estimates:
             if not e.refused:
                 possible[e.order] = None
                 total = [a + b for a, b in zip(total, (e.operations, e.bytes, e.memory, e.seconds), strict=True)]
