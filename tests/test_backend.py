@@ -84,6 +84,14 @@ def test_sources_are_those_beside_the_package(tmp_path: Path, monkeypatch: pytes
     assert backend._sources() is None
 
 
+@pytest.mark.parametrize(("compiled", "triton"), [(True, True), (True, False), (False, True), (False, False)], ids=str)
+def test_torch_does_what_is_left(compiled: bool, triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "KERNELS", object() if compiled else None)
+    monkeypatch.setattr(backend, "_triton_status", lambda index: "in use" if triton else "not installed")
+    rest = " for all that others do not do" * (compiled or triton)
+    assert backend.backends()["torch"] == "in use" + rest
+
+
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected 'compiled', 'triton' or 'torch', got 'fast'"):
         imported_with("fast", monkeypatch)

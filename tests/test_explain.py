@@ -380,9 +380,10 @@ def test_masks_of_attention_over_walks() -> None:
     y = explained(conv, tensors(g)["edge_index"], mask, lambda: call(conv, x, g))
     close(y, reference)
     close(grad(y.sum(), mask)[0], grad(reference.sum(), mask)[0])
-    conv = make(bases.Attention(1, Additive(), bases.Chebyshev(3)))
-    with pytest.raises(ValueError, match="negative"):
-        explained(conv, tensors(g)["edge_index"], mask, lambda: call(conv, x, g))
+    conv = make(bases.Attention(1, Additive(), bases.Identity() + -1.0 * bases.Adjacency()))
+    for given in (mask, masks(g.E)["none"]):  # whatever it leaves of them
+        with pytest.raises(ValueError, match="negative"):
+            explained(conv, tensors(g)["edge_index"], given, lambda: call(conv, x, g))
 
 
 def test_masks_of_attention_that_reads_edges() -> None:

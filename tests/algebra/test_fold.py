@@ -556,6 +556,9 @@ def test_something_between() -> None:
     stays(lambda m, x, e, _: m.norm(m.conv(x, e) + 1), x, e, **parts)
     active = drawn(Made(lambda m, x, e, _: m.norm(F.dropout(m.conv(x, e))), **parts))  # whatever the mode
     assert fold(active, x, e).folded == []
+    for p, found in ((0.0, ["conv, norm"]), (1.0, [])):  # of which the first does nothing
+        dropping = drawn(Made(lambda m, x, e, _, p=p: m.norm(F.dropout(m.conv(x, e), p)), **parts))
+        assert names(fold(dropping, x, e)) == found
     for drop in (nn.Dropout().train(), nn.Dropout()):
         model = nn.Sequential(nn.Linear(P, H), drop, nn.BatchNorm1d(H))
         mode = drop.training

@@ -14,7 +14,7 @@ from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases import Basis, BoundBasis
 from pyg_basisconv.content import Inputs
 from pyg_basisconv.kernels import Pairs, typed, typed_matmul
-from pyg_basisconv.orders import ORDERS
+from pyg_basisconv.orders import ORDERS, compacted
 from tests import cases, contract, oracle
 from tests.contract import THETAS, Matrices, bind, call, close, draw, expected, make, take, tensors
 from tests.kernels.test_kernels import Largest
@@ -136,6 +136,17 @@ def test_every_form_is_the_formula(name: str, kind: str) -> None:
             mine = grad(y, leaves, down, allow_unused=True, materialize_grads=True)
             for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
                 assert_close(a, b, rtol=1e-10, atol=1e-10, msg=lambda m, f=form, i=i: f"gradient {i} by {f}: {m}")
+
+
+@pytest.mark.parametrize("form", SIDES)
+@pytest.mark.parametrize("name", ["Edges", "Relations-loop", "Identity+Relations", "Powers+Relations"])
+def test_a_bias_is_added_once(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where one of the products adds it, if there is one that can."""
+    monkeypatch.setattr(compacted, "joins", lambda *tensors: True)
+    make_basis, graph, matrices = FAMILIES[name]
+    conv, g = make(make_basis(), "Full"), graph()
+    x = draw(g.M, conv.in_channels)
+    close(by(form, conv, x, bind(conv.basis, g)), expected(conv, matrices(g), x))
 
 
 @pytest.mark.parametrize("kind", THETAS)

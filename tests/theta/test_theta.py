@@ -126,6 +126,7 @@ def test_numbers(kind: Callable[[], theta.Theta], K: int, P: int, Q: int, number
     assert sum(p.numel() for p in built.parameters()) == numbers
     assert not list(built.buffers())
     assert built.dense().shape == (K, P, Q)
+    assert (built.inputs(Q), built.outputs(P)) == (P, Q)
 
 
 @pytest.mark.parametrize("kind", NEW)

@@ -271,6 +271,15 @@ def test_what_a_constant_explains_is_not_explained_again(count: int) -> None:
         suggest_sorts(edges, torch.tensor([0] * count + [1]), "is", ["is", "knows"])
 
 
+def test_up_to_three_examples_are_shown() -> None:
+    """Of five people, each of whom is what somebody is whom they know."""
+    people = torch.arange(5)
+    edges = torch.cat([torch.stack([people, 5 + people]), torch.stack([people, (people + 1) % 5])], 1)
+    edges = torch.cat([edges, torch.stack([people, 5 + (people + 1) % 5])], 1)
+    found = suggest_sorts(edges, torch.arange(3).repeat_interleave(5), "seems", ["is", "knows", "seems"])
+    assert [len(one.examples) for one in found] == [3]
+
+
 def test_names_with_odd_characters_come_back() -> None:
     for name in ("a\x7fb", 'q"uote', "sla\\sh", "line\u2028", "tab\t"):
         sort = {"name": "one", "sort": name, "gain": 0.5, "coverage": 0.5, "confidence": 0.5, "examples": []}
