@@ -17,6 +17,7 @@ WRITTEN = [
     "Identity() + Adjacency('mean') + Laplacian()",
     "Powers(2, Adjacency('rw')) @ (Identity() + Diffusion(2, direction='both'))",
     "(Adjacency('rw') @ Adjacency()).T",
+    "0.5 * Powers(2) - Identity() @ (-Powers(2))",
     "Mix([[1.0, -0.5, 0.25], [0, 0, 1]], Powers(3))",
     "Attention(8, 0.5 * Dot(8) + Additive().then(LeakyReLU(0.2)), Adjacency(self_loops=True), dropout=0.5)",
     "Window((4, 4), (3, 3), padding=1)",

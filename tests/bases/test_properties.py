@@ -1,11 +1,12 @@
 """Random sizes, graphs, families, orders and layouts: always the formula."""
 
+import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from pyg_basisconv import bases
 from tests import cases, oracle
-from tests.contract import DOUBLE, PATHS, THETAS, close, draw, expected, layouts, make
+from tests.contract import DOUBLE, PATHS, THETAS, bind, close, draw, expected, layouts, make
 from tests.oracle import Graph
 
 FAMILIES = {
@@ -95,3 +96,26 @@ def test_the_generator_is_difficult_enough() -> None:
     assert any(m == n for m, n in g.edges)
     assert g.M - 1 not in {m for m, _ in g.edges} | {n for _, n in g.edges}
     assert oracle.adjacency(g)[0].T.ne(oracle.adjacency(g)[0]).any()
+
+
+def test_arithmetic() -> None:
+    """With numbers and with bases; of anything else Python says that it cannot."""
+    g = cases.graph()
+    A, B = (bind(basis, g).to_dense() for basis in (bases.Powers(2), bases.Chebyshev(2)))
+    for basis, matrices in (
+        (-bases.Powers(2), -A),
+        (2 * bases.Powers(2), 2 * A),
+        (bases.Powers(2) * 0.5, 0.5 * A),
+        (bases.Powers(2) - bases.Chebyshev(2), A - B),
+        (sum([bases.Powers(2), bases.Chebyshev(2)]), torch.cat([A, B])),
+    ):
+        close(bind(basis, g).to_dense(), matrices)
+    for wrong in (
+        lambda: bases.Powers(2) + 1,
+        lambda: 1 + bases.Powers(2),
+        lambda: bases.Powers(2) - 1,
+        lambda: bases.Powers(2) * "2",
+        lambda: bases.Powers(2) @ 2,
+    ):
+        with pytest.raises(TypeError, match=r"unsupported operand|can't multiply"):
+            wrong()

@@ -259,11 +259,12 @@ def test_chunks_of_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     p = pattern(20, 20, 300)
     x, y = draw(20, 8).bfloat16(), draw(20, 8, seed=1).bfloat16()
     whole = sddmm(x, y, p)
-    monkeypatch.setattr(products, "_CHUNK", 80)
-    with Largest() as mode:
-        pieces = sddmm(x, y, p)
-    assert mode.numel <= 300
-    assert_close(pieces, whole, rtol=0, atol=0)
+    for chunk in (80, 2):  # of which the latter is narrower than a row
+        monkeypatch.setattr(products, "_CHUNK", chunk)
+        with Largest() as mode:
+            pieces = sddmm(x, y, p)
+        assert mode.numel <= 300
+        assert_close(pieces, whole, rtol=0, atol=0)
 
 
 def matchings(few: bool) -> Matchings:

@@ -149,6 +149,18 @@ def test_a_bias_is_added_once(name: str, form: str, monkeypatch: pytest.MonkeyPa
     close(by(form, conv, x, bind(conv.basis, g)), expected(conv, matrices(g), x))
 
 
+@pytest.mark.parametrize("form", SIDES)
+@pytest.mark.parametrize("name", ["Edges", "Walks", "Identity+Relations"])
+def test_groups_that_are_wide_stay_apart(name: str, form: str) -> None:
+    make_basis, graph, matrices = FAMILIES[name]
+    basis, g = make_basis(), graph()
+    conv = BasisConv(64, 128, basis, theta.Grouped(2)).double()
+    assert conv.theta.diagonal(64).shape == (basis.K, 2, 32, 64)
+    assert theta.Grouped(2).build(basis.K, 64, 64).diagonal(64).shape == (basis.K, 1, 64, 64)
+    x = draw(2, g.M, 64)
+    close(by(form, conv, x, bind(basis, g)), expected(conv, matrices(g), x, "Grouped"))
+
+
 @pytest.mark.parametrize("kind", THETAS)
 @pytest.mark.parametrize("order", ["compacted", "mixed"])
 @pytest.mark.sweep(9)

@@ -67,6 +67,7 @@ def loops(model: DCRNN, x: Tensor, weight: Tensor, taught: dict[int, Tensor] | N
 @pytest.mark.parametrize(("K", "num_layers"), [(1, 1), (2, 1), (3, 2)], ids=["no graph", "one step", "two layers"])
 def test_it_is_the_paper_written_as_loops(x, weight, K, num_layers):
     model = make(K, num_layers)
+    assert len(model.encoder.cells) == len(model.decoder) == num_layers
     y, expected = model(x, EDGES, weight), loops(model, x, weight)
     torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-10)
     out = torch.randn_like(y)
