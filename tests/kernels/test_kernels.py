@@ -192,6 +192,12 @@ def test_copies_of_a_pattern_are_not_sorted_again(form: str) -> None:
     torch.testing.assert_close(vars(copies)[form], sorted_anew, rtol=0, atol=0)
 
 
+def test_the_last_four_counts_of_copies_are_kept() -> None:
+    p = pattern(*SHAPES["tall"])
+    found = {count: p.copies(count) for count in range(2, 7)}
+    assert all((p.copies(count) is found[count]) == (count > 2) for count in (6, 5, 4, 3, 2))
+
+
 class Largest(TorchDispatchMode):
     """The numbers in the largest tensor that any operation gives."""
 

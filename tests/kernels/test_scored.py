@@ -22,12 +22,33 @@ from pyg_basisconv.kernels import (
     scored,
     scored_attention,
 )
+from pyg_basisconv.kernels.activations import activation_code
 from pyg_basisconv.kernels.scored import attention
+from pyg_basisconv.kernels.scoring import activation_grad
 
 N, D, W, F = 4, 2, 3, 5
 SOURCE, TARGET = torch.tensor([0, 3, 2, 2, 1, 0]), torch.tensor([3, 0, 0, 0, 3, 1])  # nothing enters 2
 E = len(SOURCE)
 LEAKY = nn.LeakyReLU(0.2)
+
+
+@pytest.mark.parametrize("activation", [None, LEAKY, torch.sigmoid, torch.tanh, nn.ELU()], ids=str)
+def test_gradients_of_activations(activation: Any) -> None:
+    u, down = torch.randn(2, 7, dtype=torch.float64)
+    u.requires_grad_()
+    (expected,) = torch.autograd.grad(u.clone() if activation is None else activation(u), u, down)
+    torch.testing.assert_close(activation_grad(activation, u, down), expected)
+
+
+def test_an_activation_without_a_hash_has_no_code() -> None:
+    class Unhashable:
+        __hash__ = None
+
+        def __call__(self, u: Tensor) -> Tensor:
+            return u.tanh()
+
+    assert activation_code(Unhashable()) is None
+    assert activation_code(torch.tanh) is not None
 
 
 def pattern() -> Pattern:

@@ -775,6 +775,23 @@ def test_pieces(case: str, block: int, run: int, monkeypatch: pytest.MonkeyPatch
     check_family(c)
 
 
+@pytest.mark.parametrize("case", ["GAT-graph", "dot-none-batch", "tanh-weighted"])
+def test_second_derivatives_of_pieces(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold all weights, and are those of attention that goes in one piece."""
+    conv, made = layer(CASES[case])[0], inputs(CASES[case])
+    found = []
+    for block in (1 << 20, 1):
+        monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", block)
+        monkeypatch.setattr("pyg_basisconv.bases.bound_attention.TARGETS_BLOCK", (block, block))
+        x = made.x = made.x.detach().requires_grad_()
+        y, A = call(take(conv, "theta_first"), made, return_attention=True)
+        assert (len(A.pieces) > 1) == (block == 1)
+        slopes = grad(y.sin().sum(), [x, *conv.parameters()], create_graph=True)
+        found.append(grad(sum(g.square().sum() for g in slopes), [x, *conv.parameters()]))
+    for one, other in zip(*found, strict=True):
+        close(one, other)
+
+
 def test_pieces_are_of_one_head_and_of_few_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a ring whose six nodes see two others each."""
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 1)
