@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -493,3 +494,13 @@ def test_shapes_are_planned_and_computed_without_numbers(conv: Callable[[], Basi
     assert elsewhere.plan(x.to("meta")).order == layer.plan(x).order
     for _ in range(2):
         assert elsewhere(x.to("meta")).shape == layer(x).shape
+
+
+def test_what_is_taken_for_sizes_about_these_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x, edges = BasisConv(4, 4, bases.Powers(2)), torch.randn(5, 4), torch.randint(5, (2, 9))
+    exact = conv.plan(x, edges)
+    other = "phi" if exact.order != "phi" else "a_first"
+    monkeypatch.setattr(conv, "_choose", lambda *_: replace(exact, order=other, why="cheaper"))
+    found = conv.plan(x, edges)
+    assert (found.order, found.why) == (other, "taken for all sizes about these, for which it is cheaper")
+    assert found.estimates == exact.estimates

@@ -214,3 +214,13 @@ def test_parameters_are_drawn_anew_as_the_layer_draws_its_own(kind: str) -> None
         _ = again and again()
     for (name, found), expected in zip(ours.named_parameters(), convert(reference).parameters(), strict=True):
         assert name == "l2" or torch.equal(found, expected), name  # which PyG leaves as it is
+
+
+@pytest.mark.parametrize("kind", ["GraphConv", "LEConv"])
+def test_layers_of_open_widths_are_drawn_anew(kind: str) -> None:
+    """By their parts, as the layer has no widths to draw by."""
+    ours = convert(getattr(pyg, kind)(-1, 3))
+    ours(torch.randn(2, 5), torch.tensor([[0, 1], [1, 0]]))
+    before = {name: p.clone() for name, p in ours.named_parameters() if p.dim() > 1}
+    ours.reset_parameters()
+    assert not any(torch.equal(p, before[name]) for name, p in ours.named_parameters() if p.dim() > 1)
