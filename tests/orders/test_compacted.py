@@ -185,6 +185,17 @@ def test_forced_orders_are_obeyed_or_refused(order: str, kind: str) -> None:
         close(call(take(conv, path), x, g), y)
 
 
+def test_nothing_is_measured_in_vain() -> None:
+    """Where the order is refused anyway, nobody looks for rows."""
+    measure, bound, x = ORDERS["compacted"].measure, bind(bases.Edges(3), cases.typed(3)), draw(6, 3)
+    of = {kind: make(bases.Edges(3), kind).theta for kind in ("Full", "Pass", "Heads")}
+    assert measure(bound, Inputs(x, of["Full"]), False, True) is not None
+    assert measure(bound, Inputs(x, of["Full"]), True, True) is None
+    assert measure(bound, Inputs(x.to_sparse(), of["Full"]), False, True) is None
+    for kind in ("Pass", "Heads"):
+        assert measure(bound, Inputs(x, of[kind]), False, True) is None
+
+
 REFUSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "fuse=False": ("messages", lambda order: messages(layer(order))(X, TO, edge_type=KIND)),
     "decomposed": ("messages", lambda order: layer(order, decomposed_layers=2)(X, TO, edge_type=KIND)),
