@@ -468,6 +468,23 @@ def test_what_no_operator_returns_is_left_uncompiled():
     assert_close(A.to_dense(), B.to_dense())
 
 
+def test_saved_views_are_those_of_the_arguments_that_are_given():
+    """Of arguments in memory that is laid out as before, they are views; of others, of a copy that is."""
+    whole = torch.arange(24.0).view(4, 6)
+    given = whole[:3, 1:5]
+    views = [given, given.t(), given[1:], given[:, 2]]
+    saved = recording.SavedArguments([given])
+    packed = [saved.pack(t) for t in views]
+    alike, other = (10 + whole).clone()[:3, 1:5], (10 + given).t().contiguous().t()
+    for again in (alike, other):
+        with saved.given([again]):
+            for view, parts in zip(views, packed, strict=True):
+                found = saved.unpack(parts)
+                assert_close(found, 10 + view)
+                assert found.stride() == view.stride()
+                assert (found.untyped_storage()._cdata == again.untyped_storage()._cdata) == (again is alike)
+
+
 FORKED = """
 import os
 from pyg_basisconv import BasisConv, bases

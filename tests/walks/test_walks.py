@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -300,6 +301,21 @@ def test_what_would_take_too_much_memory(run: Callable[[bases.BoundBasis], Any])
     estimate = re.search(r"([\d.e+]+) bytes, for", message)
     assert estimate is not None
     assert 2**20 < float(estimate[1]) <= 2 * 24 * g.M**2, "no more than an entry for each pair"
+
+
+def test_a_product_of_as_many_bytes_as_are_allowed_is_built() -> None:
+    """An entry takes 24: two integers and a number."""
+    g = cases.steps()
+    with pytest.raises(ValueError, match="memory_limit") as caught:
+        bind(bases.Walks(["a.b"], list("abcd"), memory_limit=1), g).edges()
+    found = re.search(r"up to ([\d.e+]+) entries, ([\d.e+]+) bytes", str(caught.value))
+    assert found is not None
+    assert float(found[2]) == pytest.approx(24 * float(found[1]), rel=0.01)
+    least = 24 * round(float(found[1]))
+    for limit in (least, least - 1):
+        bound = bind(bases.Walks(["a.b"], list("abcd"), memory_limit=limit), g)
+        with nullcontext() if limit == least else pytest.raises(ValueError, match="memory_limit"):
+            bound.edges()
 
 
 def test_binary_beyond_the_limit() -> None:
