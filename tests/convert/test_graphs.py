@@ -663,3 +663,12 @@ def test_films_of_networks(width: int, aggr: str) -> None:
     pair = [features(N, P), features(N, width)]
     drawn(reference)
     agree(Case(convert(reference), reference, pair, lambda f, x, y: f((x, y), edge_index, kind)))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_weights_of_a_matrix_for_sums_and_means(layout: str) -> None:
+    """EGConv reads them, but beside 'symnorm'."""
+    reference = pyg.EGConv(4, 4, ["sum", "mean"], num_heads=2, num_bases=2, add_self_loops=False)
+    weights = torch.sparse_coo_tensor(torch.tensor([[1, 2, 0, 0], [0, 1, 2, 3]]), torch.rand(4), (4, 4)).coalesce()
+    x, matrix = torch.randn(4, 4), weights if layout == "coo" else weights.to_sparse_csr()
+    torch.testing.assert_close(convert(reference)(x, matrix), reference(x, matrix))

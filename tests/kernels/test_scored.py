@@ -25,6 +25,7 @@ from pyg_basisconv.kernels import (
 from pyg_basisconv.kernels.activations import activation_code
 from pyg_basisconv.kernels.scored import attention
 from pyg_basisconv.kernels.scoring import activation_grad
+from tests.kernels.test_kernels import Largest
 
 N, D, W, F = 4, 2, 3, 5
 SOURCE, TARGET = torch.tensor([0, 3, 2, 2, 1, 0]), torch.tensor([3, 0, 0, 0, 3, 1])  # nothing enters 2
@@ -309,3 +310,15 @@ def test_one_table_for_all_heads(held: int, monkeypatch: pytest.MonkeyPatch) -> 
         *(torch.autograd.grad(y, [table, weight], down, retain_graph=True) for y in (found, expected)), strict=True
     ):
         torch.testing.assert_close(a, b)
+
+
+def test_one_table_for_all_heads_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where as many numbers are gathered as are not held: of two entries among fifty sources, for three heads."""
+    entries, table, weights = Pattern(torch.tensor([0, 49]), torch.tensor([0, 1]), 50, 2), draw(50, 4), draw(3, 2)
+    found = []
+    for held, largest in ((1 << 20, 3 * 50 * 4), (0, 50 * 4)):
+        monkeypatch.setattr(scored, "HELD", held)
+        with Largest() as mode:
+            found.append(attention(weights, None, table.expand(3, 50, 4), False, entries))
+        assert mode.numel == largest
+    torch.testing.assert_close(*found)
