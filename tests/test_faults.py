@@ -527,7 +527,7 @@ NESTED: dict[str, tuple[Any, Any]] = {  # how one more is put around it, and the
 
 
 @pytest.mark.parametrize("kind", NESTED)
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(3, "Powers")
 def test_what_is_nested(kind: str) -> None:
     around, deepest = NESTED[kind]
     most = 100 if isinstance(deepest, mechanisms.Mechanism) else 50
