@@ -70,6 +70,18 @@ def test_masks_act_on_the_edges_of_their_type(types: list[Any]):
     torch.testing.assert_close(ours(x, edges), plain, rtol=0, atol=0)
 
 
+def test_masks_that_are_cleared_type_by_type():
+    """The layer inside was given one for all edges, which goes with them."""
+    (net, _), (x, edges) = nets(), graph()
+    plain = net(x, edges)
+    set_hetero_masks(net, {t: nn.Parameter(torch.zeros(8, dtype=DOUBLE)) for t in TYPES}, edges)
+    assert not torch.allclose(net(x, edges), plain)
+    for conv in net.convs:
+        for mask in conv.masks.values():
+            clear_masks(mask)
+    torch.testing.assert_close(net(x, edges), plain, rtol=0, atol=0)
+
+
 def test_explainer():
     data = HeteroData(**{t: {"x": x.float()} for t, x in graph()[0].items()})
     writes, by, cites = TYPES
