@@ -241,6 +241,16 @@ def test_the_structure_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     same(found, right, leaves_of(rnn, x, state) | {"weight": weight})
 
 
+def test_weights_of_another_dtype_than_the_sequence_under_autocast() -> None:
+    """As the cells take them, step by step."""
+    rnn, structure = network(), {"edge_index": edges, "edge_weight": GRAPH.weight.float()}
+    x = torch.randn(T, 5, 3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = rnn(x, **structure)
+        expected, _ = alone(rnn, x, torch.zeros(5, 4), structure)
+    assert_close(found.float(), expected.float(), rtol=0, atol=0.05)
+
+
 def test_small_steps_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a call costs more than what it computes; large ones one at a time, with the same results."""
     rnn = layers(KINDS["GRU"], PLACES["diffusion"], 2)
