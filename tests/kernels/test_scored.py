@@ -33,7 +33,9 @@ E = len(SOURCE)
 LEAKY = nn.LeakyReLU(0.2)
 
 
-@pytest.mark.parametrize("activation", [None, LEAKY, torch.sigmoid, torch.tanh, nn.ELU()], ids=str)
+@pytest.mark.parametrize(
+    "activation", [None, LEAKY, torch.sigmoid, torch.tanh, nn.ELU()], ids=["", "leaky", "sigmoid", "tanh", "elu"]
+)
 def test_gradients_of_activations(activation: Any) -> None:
     u, down = torch.randn(2, 7, dtype=torch.float64)
     u.requires_grad_()
