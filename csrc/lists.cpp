@@ -523,21 +523,24 @@ PyObject* translated(PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-// --- spmm(x, weight, ptr, index, y, M, W, N, E): see spmm.h; the first five are addresses
+// --- spmm(x, weight, ptr, index, y, M, W, N, E, width): see spmm.h, of numbers of `width` bytes; the first five are
+// addresses
 
-PyObject* product(PyObject* const* args, Py_ssize_t count) {
-  if (count != 9) return misfit("spmm takes 9 arguments");
-  int64_t given[9];
-  if (!integers_of(args, given)) return nullptr;
-  const auto numbers = [&](int i) { return reinterpret_cast<double*>(given[i]); };
+template <typename T>
+bool multiplied(const int64_t* given) {
+  const auto numbers = [&](int i) { return reinterpret_cast<T*>(given[i]); };
   const auto integers = [&](int i) { return reinterpret_cast<const int32_t*>(given[i]); };
   const int64_t M = given[5], W = given[6], N = given[7], E = given[8];
-  bool fine;
-  {
-    const Unlocked others(E * W / 16);
-    fine = spmm<double>({numbers(0), numbers(1), integers(2), integers(3), numbers(4), M, W, N, E, W, W});
-  }
-  return PyBool_FromLong(fine);
+  const Unlocked others(E * W / 16);
+  return spmm<T>({numbers(0), numbers(1), integers(2), integers(3), numbers(4), M, W, N, E, W, W});
+}
+
+PyObject* product(PyObject* const* args, Py_ssize_t count) {
+  if (count != 10) return misfit("spmm takes 10 arguments");
+  int64_t given[10];
+  if (!integers_of(args, given)) return nullptr;
+  if (given[9] != 4 && given[9] != 8) return misfit("spmm: numbers of other widths");
+  return PyBool_FromLong(given[9] == 4 ? multiplied<float>(given) : multiplied<double>(given));
 }
 
 // --- polynomials(x, y, weight, ptr, index, W, N, E, K, a, c, width, combines): see spmm.h, of numbers of `width` bytes

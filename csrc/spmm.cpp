@@ -16,7 +16,24 @@
 
 namespace {
 
-constexpr int64_t MUCH = 1 << 16;  // numbers read, from which on several threads pay
+constexpr int64_t MUCH = 1 << 17;  // numbers read, from which on several threads pay
+constexpr int64_t SOME = 1 << 19;  // and for each of which a thread gets a run of targets
+
+// The first target of a run, of so many that have about as many entries and targets each; N behind the last one.
+template <typename T>
+int64_t start_of(const Spmm<T>& call, int64_t run, int64_t runs) {
+  if (run % runs == 0) return run ? call.N : 0;
+  int64_t low = 0, high = call.N;
+  const int64_t before = (call.E + call.N) * run / runs;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (call.ptr[middle] + middle < before)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
 
 }  // namespace
 
@@ -27,11 +44,14 @@ bool spmm(const Spmm<T>& call) {
   const int64_t numbers = (call.E + call.N) * call.W;
   if (numbers > MUCH && omp_get_max_threads() > 1 && !omp_in_parallel()) {
     // Runs of targets; each of them is summed by one thread, so that their number changes no bit.
-    const int64_t runs = std::min<int64_t>(call.N, 16 * omp_get_max_threads());
+    const int64_t threads = omp_get_max_threads();
+    const int64_t runs = threads * std::clamp<int64_t>(numbers / (threads * SOME), 1, 16);
     bool fine = true;
 #pragma omp parallel for schedule(dynamic) reduction(&& : fine)
-    for (int64_t k = 0; k < runs; ++k)
-      fine = run(call, call.N * k / runs, call.N * (k + 1) / runs) && fine;
+    for (int64_t k = 0; k < runs; ++k) {
+      const int64_t first = start_of(call, k, runs), last = start_of(call, k + 1, runs);
+      fine = first <= last && run(call, first, last) && fine;  // or pointers are not in order
+    }
     return fine;
   }
 #endif

@@ -55,13 +55,10 @@ class TypedEdges(Explicit):
         return self._into if self.K == 1 and self.takes_rows else None
 
     def expand_rows(self, x: Tensor) -> Tensor:
-        y = spmm_rows(x, *self._into)  # (N K, P)
-        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
+        return spmm_rows(x, *self._into, join=self.K)
 
     def combine_rows(self, z: Tensor) -> Tensor:
-        if self.K == 1:
-            return self.expand_rows(z)
-        return spmm_rows(z.view(self.M * self.K, z.shape[1] // self.K), *self._from)
+        return self.expand_rows(z) if self.K == 1 else spmm_rows(z, *self._from, split=self.K)
 
     @property
     def total(self) -> "TypedEdges":

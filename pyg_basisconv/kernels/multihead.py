@@ -13,7 +13,7 @@ from ..cache import drop_oldest, memo
 from ..portable import in_fake_mode, with_plain
 from .op import acc_dtype, autocasting, recorded
 from .pattern import End, Pattern
-from .products import sddmm, sddmm_raw, spmm, spmm_raw
+from .products import sddmm, sddmm_raw, spmm, spmm_raw, spmm_rows
 from .segments import collect, exponentials
 
 # Numbers of gathered rows that may be stored; beyond, heads are evaluated one by one by a kernel that stores none.
@@ -40,8 +40,8 @@ def to_heads(t: Tensor, c: int) -> Tensor:
 
 def gather_sums(table: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
     """For each group of indices the sum of these rows of a table, in a fixed order of summation."""
-    if table.dtype == torch.float32 and index.numel() and table.shape[1]:
-        return torch._embedding_bag_forward_only(table.contiguous(), index, ptr, False, 0, False, None, True, -1)[0]
+    if table.dtype == torch.float32:  # without the ways to a derivative, which no caller takes
+        return spmm_rows(table, None, ptr, index)
     return spmm_raw(table, None, None, [ptr, index])
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from ..backend import KERNELS, TRITON, starts_triton
 from ..errors import reject
 from ..portable import portable, with_plain
-from .op import PLAIN, acc_dtype, compilable, primitive
+from .op import PLAIN, acc_dtype, primitive
 from .pattern import Pattern, extremes
 
-_NARROW = 8  # columns of x up to which torch's CSR product is the faster one
+_NARROW = 8  # columns of x up to which torch's CSR product is faster than its sums of embeddings
 _FEW = 1 << 12  # entries up to which the cost of a product is mostly its start
 _CHUNK = 1 << 22  # numbers per chunk where torch has no kernel
 
@@ -33,21 +33,43 @@ def _transposed(arrays: Arrays) -> Arrays:
     return [t_ptr, t_index, ptr, index, *reversed(backs)]
 
 
-def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
-    """`spmm` of compressed entries, without autograd: (M, W) -> (N, W)."""
+def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, split: int = 1, join: int = 1) -> Tensor:
+    """`spmm` of compressed entries, without autograd: (M, W) -> (N, W).
+
+    Each row of x is first split into so many, and of the result so many rows are joined, each time at no cost.
+    """
     M, W = x.shape
-    E, dtype = index.numel(), x.dtype
+    M, W, N, E, dtype = M * split, W // split, ptr.numel() - 1, index.numel(), x.dtype
     if not E or not W:
-        return x.new_zeros(ptr.numel() - 1, W)
+        return x.new_zeros(N // join, W * join)
     x = x.resolve_neg().contiguous()
     weight = None if weight is None else weight.resolve_neg()
+    # The compiled kernel takes whole vectors of a row at a time, and so reads the entries once if W is a power of two.
+    if dtype is torch.float64 or (dtype is torch.float32 and (not W & (W - 1) or (W % 4 == 0 and E <= _FEW))):
+        plain = type(x) in PLAIN and x.is_cpu and ptr.is_cpu and index.is_cpu
+        plain = plain and not torch._C._len_torch_dispatch_stack()
+        if weight is not None:
+            plain = plain and weight.is_cpu and type(weight) in PLAIN
+            plain = plain and weight.dtype is dtype and weight.is_contiguous()
+        if plain and KERNELS is not None and ptr.dtype is index.dtype is torch.int32:
+            ptr, index, y = ptr.contiguous(), index.contiguous(), x.new_empty(N // join, W * join)
+            by = 0 if weight is None else weight.data_ptr()
+            addresses = x.data_ptr(), by, ptr.data_ptr(), index.data_ptr(), y.data_ptr()
+            if not KERNELS.spmm(*addresses, M, W, N, E, x.itemsize):
+                expected = f"pointers to {E} entries, indices from 0 to {M - 1}"
+                reject("index", expected, extremes(index), "correct the edges")
+            return y
+    y = _by_torch(x if split == 1 else x.view(M, W), weight, ptr, index)
+    return y if join == 1 else y.view(N // join, W * join)
+
+
+def _by_torch(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
+    """The same by operations of torch, or in Triton; there are entries and columns."""
+    (M, W), E, dtype = x.shape, index.numel(), x.dtype
     if TRITON and _in_triton(x, weight, ptr, index):
         from .triton.products import spmm as by_triton
 
         return by_triton(x, weight, ptr, index)
-    of_kernel = KERNELS is not None and dtype == torch.float64 and ptr.dtype == torch.int32
-    if of_kernel and compilable(x, weight) and compilable(ptr, index):
-        return _compiled(x, weight, ptr, index)
     # On the CPU torch's CSR product is faster for many narrow rows.
     csr = dtype == torch.float64 or (E > _FEW and W <= _NARROW and dtype == torch.float32)
     # On CUDA it sums in no fixed order, and autocast would treat it as a dense product.
@@ -64,16 +86,6 @@ def _in_triton(x: Tensor, *others: Tensor | None) -> bool:
     if not starts_triton(x.device) or not x.is_floating_point():
         return False
     return all(t is None or (type(t) in PLAIN and t.device == x.device and not t.is_neg()) for t in (x, *others))
-
-
-def _compiled(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
-    """`spmm_rows` by the compiled kernel."""
-    (M, W), N, E = x.shape, ptr.numel() - 1, index.numel()
-    y = x.new_empty(N, W)
-    weights = 0 if weight is None else weight.data_ptr()
-    if not KERNELS.spmm(x.data_ptr(), weights, ptr.data_ptr(), index.data_ptr(), y.data_ptr(), M, W, N, E):
-        reject("index", f"pointers to {E} entries, indices from 0 to {M - 1}", extremes(index), "correct the edges")
-    return y
 
 
 def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
