@@ -13,6 +13,7 @@ from .op import PLAIN, acc_dtype, primitive
 from .pattern import Pattern, extremes
 
 _NARROW = 8  # columns of x up to which torch's CSR product is faster than its sums of embeddings
+_ONE_VECTOR = (1, 2, 4, 8, 16)  # columns of x that the compiled kernel takes at once
 _FEW = 1 << 12  # entries up to which the cost of a product is mostly its start
 _CHUNK = 1 << 22  # numbers per chunk where torch has no kernel
 
@@ -44,8 +45,8 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, s
         return x.new_zeros(N // join, W * join)
     x = x.resolve_neg().contiguous()
     weight = None if weight is None else weight.resolve_neg()
-    # The compiled kernel takes whole vectors of a row at a time, and so reads the entries once if W is a power of two.
-    if dtype is torch.float64 or (dtype is torch.float32 and (not W & (W - 1) or (W % 4 == 0 and E <= _FEW))):
+    # In single precision, torch's sums of embeddings are quicker on large graphs with rows of more than one vector.
+    if dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or (W % 4 == 0 and E <= _FEW))):
         plain = type(x) in PLAIN and x.is_cpu and ptr.is_cpu and index.is_cpu
         plain = plain and not torch._C._len_torch_dispatch_stack()
         if weight is not None:

@@ -63,6 +63,19 @@ def test_sums_are_those_of_loops(dtype: torch.dtype, N: int, M: int, E: int, W: 
     torch.testing.assert_close(found, twin, **near)
 
 
+@pytest.mark.parametrize(
+    ("E", "W", "takes"),
+    [(4096, 12, True), (4096, 6, False), (4097, 12, False), (4097, 16, True), (4097, 32, False), (4097, 1, True)],
+)
+def test_large_graphs_with_wide_rows_go_by_torch(E: int, W: int, takes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, (ptr, index) = taken(monkeypatch), compressed(50, 60, E, 4)
+    x = torch.randn(60, W, generator=torch.Generator().manual_seed(5))
+    found = spmm_rows(x, None, ptr, index)
+    assert bool(calls) == takes
+    expected = plain_spmm(x.double(), None, index.long(), rows_of(ptr, index), 50)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-3)
+
+
 @of_every_dtype
 @pytest.mark.parametrize("kernels", [True, False], ids=["by the kernel", "by torch"])
 @pytest.mark.parametrize("W", [3, 8])
@@ -79,7 +92,7 @@ def test_rows_are_split_and_joined(W: int, kernels: bool, dtype: torch.dtype, mo
 
 
 @of_every_dtype
-@pytest.mark.parametrize("W", [1, 32, 300])
+@pytest.mark.parametrize("W", [1, 16, 300])
 def test_threads_change_no_bit(W: int, dtype: torch.dtype) -> None:
     """Although one target has half of all entries, and there may be more runs than targets."""
     x, (ptr, index) = torch.randn(500, W, dtype=dtype), compressed(500, 500, 20_000, 0)
@@ -123,7 +136,7 @@ def test_pointers_are_checked_on_several_threads(target: int, wrong: int) -> Non
     try:
         torch.set_num_threads(2)
         with pytest.raises(ValueError, match="pointers to 20000 entries"):
-            spmm_rows(torch.randn(500, 32), None, ptr, torch.zeros(20_000, dtype=torch.int32))
+            spmm_rows(torch.randn(500, 16), None, ptr, torch.zeros(20_000, dtype=torch.int32))
     finally:
         torch.set_num_threads(threads)
 
