@@ -282,9 +282,11 @@ class IdentityCache:
         entry = self._entries.get(key)
         if entry is not None and entry.witness.agrees(parts):
             return entry.value
-        witness = outside_inference_mode(Witness, parts, places) if seen is None else seen
+        if torch.is_inference_mode_enabled():
+            return outside_inference_mode(self._get, key, parts, places, build, seen)
+        witness = Witness(parts, places) if seen is None else seen
         self._sweep(witness.nbytes)
-        value = outside_inference_mode(build)
+        value = build()
         if not witness.compares or witness.agrees(parts):  # nobody has written to the tensors meanwhile
             self._entries.pop(key, None)
             self._entries[key] = Entry(witness, value)

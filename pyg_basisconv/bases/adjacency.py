@@ -99,7 +99,7 @@ class Adjacency(GraphMatrix):
         if self.self_loops:
             check_square(graph, "for self loops", "use a basis without self loops")
             edges = looped(edges, graph.N)
-        if self.norm == "sym":
+        elif self.norm == "sym":
             check_square(graph, "for norm='sym'", "use norm='mean'")
         if self.norm is not None:
             weight = over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype)
