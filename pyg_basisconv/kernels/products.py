@@ -45,8 +45,10 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, s
         return x.new_zeros(N // join, W * join)
     x = x.resolve_neg().contiguous()
     weight = None if weight is None else weight.resolve_neg()
+    in_triton = TRITON and _in_triton(x, weight, ptr, index)
     # In single precision, torch's sums of embeddings are quicker on large graphs with rows of more than one vector.
-    if dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or (W % 4 == 0 and E <= _FEW))):
+    quick = dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or (W % 4 == 0 and E <= _FEW)))
+    if quick and not in_triton:
         plain = type(x) in PLAIN and x.is_cpu and ptr.is_cpu and index.is_cpu
         plain = plain and not torch._C._len_torch_dispatch_stack()
         if weight is not None:
@@ -60,17 +62,20 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, s
                 expected = f"pointers to {E} entries, indices from 0 to {M - 1}"
                 reject("index", expected, extremes(index), "correct the edges")
             return y
-    y = _by_torch(x if split == 1 else x.view(M, W), weight, ptr, index)
+    multiplied = _by_triton if in_triton else _by_torch
+    y = multiplied(x if split == 1 else x.view(M, W), weight, ptr, index)
     return y if join == 1 else y.view(N // join, W * join)
 
 
-def _by_torch(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
-    """The same by operations of torch, or in Triton; there are entries and columns."""
-    (M, W), E, dtype = x.shape, index.numel(), x.dtype
-    if TRITON and _in_triton(x, weight, ptr, index):
-        from .triton.products import spmm as by_triton
+def _by_triton(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
+    from .triton.products import spmm as by_triton
 
-        return by_triton(x, weight, ptr, index)
+    return by_triton(x, weight, ptr, index)
+
+
+def _by_torch(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
+    """The same by operations of torch; there are entries and columns."""
+    (M, W), E, dtype = x.shape, index.numel(), x.dtype
     # On the CPU torch's CSR product is faster for many narrow rows.
     csr = dtype == torch.float64 or (E > _FEW and W <= _NARROW and dtype == torch.float32)
     # On CUDA it sums in no fixed order, and autocast would treat it as a dense product.

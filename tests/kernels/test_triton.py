@@ -11,7 +11,7 @@ from torch_geometric import nn as pyg
 
 from pyg_basisconv import BasisConv, backends, bases, convert
 from pyg_basisconv.backend import uses_triton
-from pyg_basisconv.kernels import Pattern, Sums, Valued, onepass, scored_attention, sddmm, spmm, spmm_rows
+from pyg_basisconv.kernels import Pattern, Sums, Valued, onepass, products, scored_attention, sddmm, spmm, spmm_rows
 from pyg_basisconv.kernels.activations import activation_code
 from pyg_basisconv.kernels.op import acc_dtype
 from pyg_basisconv.kernels.scored import _plain
@@ -580,6 +580,18 @@ def test_products_of_nothing() -> None:
     pattern, weight, x, _ = matrix()
     ptr, index = pattern.one_way
     assert spmm_rows(x, weight, ptr.long(), index.long()).equal(spmm_rows(x, weight, ptr, index))
+
+
+def test_products_go_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else would take them; rows are split and joined as elsewhere."""
+    pattern, weight, x, _ = matrix()
+    expected = spmm(x, weight, pattern)
+    for name in ("KERNELS", "_by_torch"):
+        monkeypatch.setattr(products, name, None)
+    ptr, index = pattern.one_way
+    assert spmm_rows(x, weight, ptr, index).equal(expected)
+    two = spmm_rows(x.repeat(1, 2), weight, ptr, index * 2, split=2)
+    assert two.equal(expected)
 
 
 @pytest.mark.usefixtures("short")
