@@ -342,7 +342,7 @@ class BoundBasis:
 
     def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
         """The K products A_k^T x of an x without gradient, cached while x exists unchanged. Do not write to them."""
-        return self.known_rows(x).split(x.shape[-1], -1)
+        return self.known_rows(x).tensor_split(self.K, -1)
 
     def known_rows(self, x: Tensor) -> Tensor:
         """The same side by side, (*, N, K P)."""

@@ -217,6 +217,11 @@ def test_graphs_die() -> None:
     assert sum(type(o) is EdgeSet for o in gc.get_objects()) <= start + 6
 
 
+def test_expansions_of_no_columns_are_one_for_each_matrix() -> None:
+    bound = bases.Powers(3).bind(torch.tensor([[0, 1], [1, 2]]), size=3)
+    assert [tuple(y.shape) for y in bound.expansions(torch.randn(3, 0))] == [(3, 0)] * 3
+
+
 def test_cached_expansions_are_used_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
     conv = BasisConv(3, 2, bases.Powers(3), order="a_first", cached=True).double()
     x, edge_index = draw(8, 3), random_edges(0)

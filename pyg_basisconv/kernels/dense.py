@@ -12,7 +12,7 @@ from ..backend import on_gpu
 from ..portable import portable, with_plain
 from .joined import joined, joins
 from .memory import room
-from .op import autocasting, recorded
+from .op import autocasting, needs_gradient, recorded
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
 _FEW = 1 << 16  # numbers of rows up to which the association does not matter
@@ -109,7 +109,8 @@ def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
     flat = [x_k.reshape(-1, x_k.shape[-1]) for x_k in laid_out]
     if len(flat) > 1 and weight[:, :, 0].numel() <= weight.shape[2]:  # a concatenation smaller than the result
         flat, weight = [torch.cat(flat, 1)], weight.flatten(0, 1).unsqueeze(0)
-    y = _record(weight, *flat)
+    learns = torch.is_grad_enabled() and needs_gradient(weight, *flat)
+    y = _record(weight, *flat) if learns else _sum_of_products(weight, *flat)[0]
     if like.dim() == 2:
         return y
     y = y.view(*laid_out[0].shape[:-1], y.shape[-1])

@@ -44,13 +44,16 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, s
     if not E or not W:
         return x.new_zeros(N // join, W * join)
     x = x.resolve_neg().contiguous()
-    weight = None if weight is None else weight.resolve_neg()
+    if weight is not None:
+        weight = weight.resolve_neg()
+        if weight.numel() != E:
+            reject("weight", f"a number for each of {E} entries", weight.numel(), "pass those of these entries")
     in_triton = TRITON and _in_triton(x, weight, ptr, index)
     # In single precision, torch's sums of embeddings are quicker on large graphs with rows of more than one vector.
     quick = dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or (W % 4 == 0 and E <= _FEW)))
     if quick and not in_triton:
         plain = type(x) in PLAIN and x.is_cpu and ptr.is_cpu and index.is_cpu
-        plain = plain and not torch._C._len_torch_dispatch_stack()
+        plain = plain and not (torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state())
         if weight is not None:
             plain = plain and weight.is_cpu and type(weight) in PLAIN
             plain = plain and weight.dtype is dtype and weight.is_contiguous()

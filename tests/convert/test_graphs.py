@@ -184,7 +184,7 @@ SIDES = [
 
 
 @pytest.mark.parametrize(("kind", "options", "widths"), SIDES, ids=str)
-@pytest.mark.sweep(16, "FeaStConv-{'add_self_loops': False}-6")
+@pytest.mark.sweep(16, "FeaStConv-{'heads': 2, 'add_self_loops': False}-6")
 def test_bipartite(kind: str, options: dict, widths: Any) -> None:
     # So large that scores have both signs: where they are positive throughout, a softmax does not read the target.
     reference = drawn(made(kind, options, in_channels=widths))

@@ -141,6 +141,24 @@ def test_pointers_are_checked_on_several_threads(target: int, wrong: int) -> Non
         torch.set_num_threads(threads)
 
 
+@of_every_dtype
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_trace_records_operations_of_torch(dtype: torch.dtype) -> None:
+    """And not memory that nothing writes to."""
+    ptr, index = compressed(6, 8, 30, 1)
+    first, second = torch.randn(2, 8, 4, dtype=dtype)
+    traced = torch.jit.trace(lambda x: spmm_rows(x, None, ptr, index), (first,), check_trace=False)
+    torch.testing.assert_close(traced(second), spmm_rows(second, None, ptr, index))
+
+
+@of_every_dtype
+def test_weights_of_other_sizes_reach_no_kernel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, (ptr, index) = taken(monkeypatch), compressed(6, 8, 30, 1)
+    with pytest.raises(ValueError, match="weight: expected a number for each of 30 entries, got 29"):
+        spmm_rows(torch.randn(8, 4, dtype=dtype), torch.ones(29, dtype=dtype), ptr, index)
+    assert not calls
+
+
 def test_what_it_does_not_take_goes_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are no plain tensors in a row, and integers of 64 bits."""
     calls = taken(monkeypatch)

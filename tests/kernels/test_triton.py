@@ -587,7 +587,7 @@ def test_products_go_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern, weight, x, _ = matrix()
     expected = spmm(x, weight, pattern)
     for name in ("KERNELS", "_by_torch"):
-        monkeypatch.setattr(products, name, None)
+        monkeypatch.setattr(products, name, object())
     ptr, index = pattern.one_way
     assert spmm_rows(x, weight, ptr, index).equal(expected)
     two = spmm_rows(x.repeat(1, 2), weight, ptr, index * 2, split=2)
