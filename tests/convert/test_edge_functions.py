@@ -218,3 +218,11 @@ def test_a_drop_ins_batch_can_be_viewed_as_rows(kind: str) -> None:
     conv, edges = getattr(drop_in, kind)(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]])
     y = conv(torch.randn(2, 3, 3), edges)
     assert y.view(6, 4).shape == (6, 4)
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "EGConv", "MFConv", "TransformerConv"])
+def test_a_batch_is_what_its_graphs_are(kind: str) -> None:
+    """Which PyG's own layers do not all take."""
+    reference = getattr(pyg, kind)(3, 8).double()
+    ours, edges, x = convert(reference), torch.tensor([[0, 1, 2, 4], [1, 2, 0, 0]]), features(3, 5, 3)
+    torch.testing.assert_close(ours(x, edges), torch.stack([reference(one, edges) for one in x]))
