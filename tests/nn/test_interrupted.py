@@ -1,7 +1,9 @@
 """Calls that end in their midst, as by Ctrl-C: later ones are right, and nothing is said about what is left behind."""
 
+import linecache
 import sys
 from collections.abc import Callable
+from contextvars import copy_context
 from types import FrameType
 from typing import Any
 
@@ -14,7 +16,11 @@ from tests.convert.conversion import example, like, runner
 
 
 def interrupted(call: Callable[[], Any], at: int) -> int:
-    """Raises at the so manieth line of the package that a call comes to; how many it came to."""
+    """Raises at the so manieth line of the package that a call comes to, or soon after it; how many it came to.
+
+    Not where a `with` statement is left: Python then leaves out its end, such as that of a mode of torch, and no code
+    can help it. For the same reason the call has variables of a context of its own.
+    """
     lines = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -22,14 +28,16 @@ def interrupted(call: Callable[[], Any], at: int) -> int:
         if "pyg_basisconv" not in frame.f_code.co_filename:
             return None
         lines += event == "line"
-        if lines == at and event == "line":
-            raise KeyboardInterrupt
+        if event == "line" and 0 < at <= lines:
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            if not line.startswith("with "):
+                raise KeyboardInterrupt
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        call()
+        copy_context().run(call)
     except KeyboardInterrupt:
         pass
     finally:
@@ -59,7 +67,9 @@ def test_a_call_after_an_interrupted_one(kind: str, warm: bool, make: Callable[[
     assert count > 20
     for at in range(1, count, count // 20):
         layer = fresh()
-        assert interrupted(lambda layer=layer: found(layer), at) <= at
+        assert interrupted(lambda layer=layer: found(layer), at) <= at + 5
+        assert torch._C._len_torch_function_stack() == 0
+        assert torch.is_grad_enabled()
         for _ in range(3):
             torch.testing.assert_close(found(layer), expected)
 
