@@ -90,9 +90,14 @@ def uses_triton(device: torch.device) -> bool:
     return device.type == "cuda" and _triton_status(device.index) == "in use"
 
 
+def is_watched() -> bool:
+    """Whether a dispatch mode or `torch.jit.trace` follows the operations of torch: neither sees what kernels write."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state())
+
+
 def starts_triton(device: torch.device) -> bool:
     """The same in this call: what traces it, and dispatch modes, do not see the kernels, and get torch's operations."""
-    return uses_triton(device) and not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
+    return uses_triton(device) and not (torch.compiler.is_compiling() or is_watched())
 
 
 if _WANTED == "triton" and not _triton_status(None).startswith("in use"):

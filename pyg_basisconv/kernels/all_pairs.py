@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..backend import is_watched
 from ..errors import reject
 from ..portable import portable
 from .onepass import kernel
@@ -126,7 +127,7 @@ def _call(
 
 def _takes(query: Tensor, key: Tensor, value: Tensor, heads: int, weighted: bool) -> bool:
     """Whether the compiled kernels take these: narrow heads, and few pairs unless their weights are wanted."""
-    if kernel("pair_forward", query.dtype) is None or torch._C._len_torch_dispatch_stack():
+    if kernel("pair_forward", query.dtype) is None or is_watched():
         return False
     numbers, widest = query.numel() * key.shape[1], max(query.shape[2], value.shape[2])
     if not (numbers and value.numel()) or widest > heads * _WIDEST or (numbers > _FEW and not weighted):

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..backend import KERNELS, uses_triton
+from ..backend import KERNELS, is_watched, uses_triton
 from ..errors import reject
 from .memory import room
 from .op import PLAIN, acc_dtype
@@ -55,8 +55,8 @@ def supports(sums: Sums, form: ScoreForm, given: Tensors) -> bool:
     in_triton = uses_triton(z.device)
     if not (in_triton or (z.dtype in _DTYPES and z.is_cpu and kernel("attend_forward", z.dtype))):
         return False
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return False  # dispatch modes and compilers have to see torch operations
+    if torch.compiler.is_compiling() or is_watched():
+        return False
     if not (c and form.inner and z.numel() and pattern.N) or z.shape[0] != pattern.M:
         return False
     there = [t for t in given if t is not None]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..backend import is_watched
 from ..portable import portable, with_plain
 
 LIBRARY = torch.library.Library("basisconv", "DEF")
@@ -59,10 +60,10 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
 
 
 def compilable(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether the compiled kernels may read these: plain contiguous tensors of one dtype on the CPU, which no dispatch
-    mode has to see.
+    """Whether the compiled kernels may read these: plain contiguous tensors of one dtype on the CPU, which nothing
+    watches.
     """
-    if not x.is_cpu or torch._C._len_torch_dispatch_stack():
+    if not x.is_cpu or is_watched():
         return False
     for t in (x, *others):
         if t is not None and not (type(t) in PLAIN and t.dtype == x.dtype and t.is_contiguous() and not t.is_neg()):

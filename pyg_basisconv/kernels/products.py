@@ -53,6 +53,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, s
     quick = dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or (W % 4 == 0 and E <= _FEW)))
     if quick and not in_triton:
         plain = type(x) in PLAIN and x.is_cpu and ptr.is_cpu and index.is_cpu
+        # `is_watched`, without its call
         plain = plain and not (torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state())
         if weight is not None:
             plain = plain and weight.is_cpu and type(weight) in PLAIN

@@ -136,3 +136,12 @@ def test_sizes_that_do_not_fit_are_refused(fault: tuple[int, ...]) -> None:
     W, N, E, K, width = fault
     with pytest.raises(ValueError, match="polynomials: sizes"):
         recurrence.KERNELS.polynomials(0, 0, 0, 0, 0, W, N, E, K, 1.0, 0.0, width, False)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_trace_records_operations_of_torch() -> None:
+    """And not memory that nothing writes to."""
+    bound = bases.Chebyshev(3).bind(torch.tensor([[0, 1, 2, 4], [1, 2, 0, 3]]), size=5)
+    first, second = torch.randn(2, 5, 8)
+    traced = torch.jit.trace(bound.expand_rows, (first,), check_trace=False)
+    torch.testing.assert_close(traced(second), bound.expand_rows(second))

@@ -324,3 +324,17 @@ def test_one_table_for_all_heads_is_not_copied(monkeypatch: pytest.MonkeyPatch) 
             found.append(attention(weights, None, table.expand(3, 50, 4), False, entries))
         assert mode.numel == largest
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_trace_records_operations_of_torch() -> None:
+    """And not memory that nothing writes to."""
+    pattern = Pattern(torch.tensor([0, 2, 1, 3]), torch.tensor([1, 0, 1, 2]), 4, 3)
+    sums = Sums(TermScores(torch.relu), True, pattern, 2)
+
+    def attended(z: Tensor) -> Tensor:
+        return scored_attention(sums, z, (z[:, :2], None, None, None))
+
+    first, second = torch.randn(2, 4, 6)
+    traced = torch.jit.trace(attended, (first,), check_trace=False)
+    torch.testing.assert_close(traced(second), attended(second))
