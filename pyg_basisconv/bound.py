@@ -223,7 +223,9 @@ class BoundBasis:
 
     @property
     def alpha(self) -> Tensor | None:
-        """(E, K) the weights of attention at the edges of the graph, followed by added loops, if these are known."""
+        """(E, K) the attention at the edges of the graph, followed by added loops, if these are known: without the
+        weights of edges that it may be multiplied by.
+        """
         return None
 
     @property

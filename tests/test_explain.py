@@ -15,7 +15,14 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.autograd import grad
-from torch_geometric.explain import AttentionExplainer, CaptumExplainer, Explainer, GNNExplainer, PGExplainer
+from torch_geometric.explain import (
+    AttentionExplainer,
+    CaptumExplainer,
+    Explainer,
+    GNNExplainer,
+    GraphMaskExplainer,
+    PGExplainer,
+)
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
@@ -640,6 +647,44 @@ def test_attention_is_shown_as_by_the_layers_of_pyg(name: str, reduce: str) -> N
     reached = shown[1] != 0  # explainers count hops by layers: by converted ones, with their parts, they reach further
     close(*(mask[reached] for mask in shown))
     assert reached.sum() > 2
+
+
+WEIGHED = {  # attention that is multiplied by weights of edges afterwards, or that is no layer of its own
+    "FAConv": (lambda: pyg.Sequential("x, edge_index", [(pyg.FAConv(3), "x, x, edge_index -> x")]), {}),
+    "GATConv-mean": (lambda: pyg.GATConv(3, 4, 2, aggr="mean"), {}),
+    "RGATConv": (lambda: pyg.RGATConv(3, 4, 3, heads=2), {"edge_type": torch.arange(TYPED.E) % 3}),
+    "RGATConv-within-relation": (
+        lambda: pyg.RGATConv(3, 4, 3, heads=2, attention_mechanism="within-relation", mod="additive"),
+        {"edge_type": torch.arange(TYPED.E) % 3},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_attention_is_shown_before_what_is_done_with_it(name: str) -> None:
+    torch.manual_seed(0)
+    make_layer, given = WEIGHED[name]
+    layer, edges = make_layer().double().eval(), tensors(TYPED)["edge_index"]
+    apart = edges[0] != edges[1]  # PyG moves loops to the end, and then shows the attention of other edges
+    given = {key: t[apart] if key == "edge_type" else t for key, t in given.items()}
+    config = {**CONFIG, "task_level": "graph"}
+    shown = []
+    for f in (convert(layer), layer):
+        explainer = Explainer(f, AttentionExplainer("sum"), "model", config, edge_mask_type="object")
+        shown.append(explainer(draw(6, 3), edges[:, apart], **given).edge_mask)
+    close(*shown)
+    assert len(shown[1].unique()) > 2
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "RGATConv", "MFConv"])
+def test_layers_of_several_parts_refuse_to_have_their_messages_replaced(kind: str) -> None:
+    layer = convert(pyg.RGATConv(3, 4, 2) if kind == "RGATConv" else getattr(pyg, kind)(3, 4))
+    config = {**CONFIG, "task_level": "graph"}
+    about = {"node_mask_type": "attributes", "edge_mask_type": "object"}
+    explainer = Explainer(layer, GraphMaskExplainer(1, epochs=1, log=False), "model", config, **about)
+    given = {"edge_type": torch.zeros(TYPED.E, dtype=torch.long)} if kind == "RGATConv" else {}
+    with pytest.raises(ValueError, match=r"explain_message: .* GNNExplainer"):
+        explainer(draw(6, 3).float(), tensors(TYPED)["edge_index"], **given)
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-others"])

@@ -148,6 +148,11 @@ class BoundAttention(MemberByMember):
         """The same family without the mask of an explainer."""
         return self if self.mask_share is None else self._remade(self.weighing, None)
 
+    @property
+    def unweighted(self) -> "BoundAttention":
+        """The same family without the weights of its mask as factors."""
+        return self._remade(self.weighing._replace(weighted=False), self.mask_share) if self.weighted else self
+
     def _remade(self, weighing: Weighing, mask_share: Tensor | None) -> "BoundAttention":
         about = self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr
         return BoundAttention(self.K, weighing, *about, mask_share)
@@ -197,7 +202,7 @@ class BoundAttention(MemberByMember):
         e = self.entries
         if e.edge_ids is None or self.batch:
             return None
-        weight, is_edge = self.weights().t(), e.edge_ids >= 0  # (E, K)
+        weight, is_edge = self.unweighted.weights().t(), e.edge_ids >= 0  # (E, K)
         own = weight.new_zeros(e.num_edges, self.K).index_put((e.edge_ids[is_edge],), weight[is_edge])
         return torch.cat([own, weight[~is_edge]])
 

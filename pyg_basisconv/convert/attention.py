@@ -287,13 +287,14 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
     size = (x.shape[-2], target.shape[-2])
     graph = read_graph(edge_index, size=size, dtype=x.dtype, device=x.device)
     edges = 0 if edge_index is None else edge_index.shape[1]
-    content = Content(Inputs(x, conv.theta, summed=False), target, edges=edges, **about)
+    about |= {"edges": edges, "asks_edges": conv.numbers_edges}
+    content = Content(Inputs(x, conv.theta, summed=False), target, **about)
     return conv.basis.on(conv.masked(graph.holding(content)))
 
 
 def apply_weights(conv: BasisConv, x: Tensor, A: BoundBasis) -> Tensor:
     """The weights of `weigh`, applied to other features than those that they were computed from."""
-    plain = conv.theta.by_rows and not (portable() or autocasting(x.device))
+    plain = conv.theta.by_rows and conv._fused and not (portable() or autocasting(x.device))
     if plain and isinstance(A, BoundAttention) and (*x.shape[:-2], x.shape[-2]) == (*A.batch, A.M):
         order = "theta_first" if A.is_by_rows else "native" if A.is_pairs_by_rows else None
         if order is not None:

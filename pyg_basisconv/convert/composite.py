@@ -97,6 +97,16 @@ class GraphLayer(Composite, MessagePassing):
             if isinstance(part, BasisConv) and part.basis.needs_edges:
                 part.explain = explain
 
+    @property
+    def explain_message(self) -> Any:
+        """Of its parts, one for each: `GraphMaskExplainer` cannot replace it here, as it takes each for a layer."""
+        return super().explain_message
+
+    @explain_message.setter
+    def explain_message(self, replaced: Any) -> None:
+        fix = "explain the layer of PyG, or this one by GNNExplainer"
+        reject("explain_message", "a layer that passes its own messages", f"{type(self).__name__}, made of parts", fix)
+
     def _begin(self) -> None:
         MessagePassing.__init__(self, aggr=None)
 
