@@ -46,8 +46,8 @@ def read_edges(
         loops: the number of nodes that get one; None to leave the edges as they are.
         size: the numbers of sources and targets, which a sparse matrix has to have, too.
     """
-    if loops is None and type(edge_index) is Tensor and edge_index.layout is torch.strided:
-        return CallEdges(edge_index)
+    if type(edge_index) is Tensor and edge_index.layout is torch.strided and not edge_index.is_nested:
+        return CallEdges(edge_index) if loops is None else _looped(edge_index, loops)
     if isinstance(edge_index, Tensor) and edge_index.layout is torch.sparse_coo:
         edge_index = coalesced(edge_index)
     given: Any = layout(edge_index, flow, features=True)
@@ -55,7 +55,7 @@ def read_edges(
         check_edges(edge_index)  # which rejects it
     if not given.kind:
         (plain,) = given.tensors
-        return CallEdges(plain) if loops is None else _EDGES.get((plain,), loops, lambda: _with_loops(plain, loops))
+        return CallEdges(plain) if loops is None else _looped(plain, loops)
     for name, wanted, found in zip(("sources", "targets"), size, given.shape, strict=True):
         if wanted is not None and wanted != found:
             fix = "pass the transposed adjacency of shape (N, M)"
@@ -111,6 +111,11 @@ def _matrix_with_loops(matrix: Any) -> CallEdges:
         looped = add_self_loops(remove_self_loops(matrix)[0])[0]
     found: Any = layout(looped, features=True)
     return CallEdges(torch.stack(found.ends()), found.values, looped)
+
+
+def _looped(edges: Tensor, count: int) -> CallEdges:
+    """See `_with_loops`; computed once."""
+    return _EDGES.get((edges,), count, lambda: _with_loops(edges, count))
 
 
 def _with_loops(edges: Tensor, count: int) -> CallEdges:

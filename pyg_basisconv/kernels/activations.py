@@ -56,8 +56,9 @@ _MODULES: dict[type, ActivationCode] = {nn.Identity: _NONE, nn.ReLU: _RELU, nn.S
 def _is_hooked(module: nn.Module) -> bool:
     """Whether a module has hooks or a replaced `forward`, which the kernels would skip."""
     own = vars(module)
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "forward" in own or any(own[name] for name in hooks) or _has_any_global_hook()
+    if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+        return True
+    return "forward" in own or _has_any_global_hook()
 
 
 def activation_code(activation: Activation | None) -> ActivationCode | None:

@@ -9,7 +9,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ Kernel = Callable[[bytes], int]
 Saved = Sequence[Tensor | None]  # four tensors for the backward pass
 
 _CALL = struct.Struct("=9qd48q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
-_NO_FEATURES = 0, 0, 0, 0, 0, 0, 0
+_NO_FEATURES, _NO_WAY_BACK = (0,) * 7, (0,) * 15
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
@@ -79,24 +79,39 @@ def precision(z: Tensor) -> torch.dtype:
     return z.dtype if uses_triton(z.device) else acc_dtype(z.dtype)
 
 
-def _of_heads(t: Tensor | None) -> Tensor | None:
-    """Vectors or matrices of heads, of which each is contiguous; matrices may be one and the same."""
-    return t if t is None or (t.dim() == 3 and t[0].is_contiguous()) else t.contiguous()
-
-
 def _like(t: Tensor | None) -> Tensor | None:
     """Memory for the gradient of vectors of heads."""
     return None if t is None else torch.empty_like(t, memory_format=torch.contiguous_format)
 
 
-def _side_by_side(t: Tensor | None) -> Tensor | None:
-    """Rows of which each is contiguous."""
-    return t if t is None or t.stride(1) == 1 else t.contiguous()
+def _rows(t: Tensor, count: int, columns: int, name: str = "tensors") -> Tensor:
+    """Rows of which each is contiguous. Others than so many are refused, as the kernels would read beyond them."""
+    if t.shape != (count, columns):
+        reject(name, f"{count} rows of {columns}", tuple(t.shape), "pass those of this pattern")
+    return t if t.stride(1) == 1 else t.contiguous()
 
 
-def _rows(t: Tensor | None) -> tuple[int, int]:
-    """The address of rows, and their stride."""
+def _vectors(t: Tensor, c: int, columns: int) -> Tensor:
+    """A contiguous vector for each head."""
+    if t.shape != (c, columns):
+        reject("tensors", f"a vector for each of {c} heads", tuple(t.shape), "pass this parameter's")
+    return t.contiguous()
+
+
+def _maps(t: Tensor, c: int, F: int, columns: int) -> Tensor:
+    """A matrix for each head, of which each is contiguous; they may be one and the same."""
+    if t.shape != (c, F, columns):
+        reject("tensors", f"{c} matrices of {F} x {columns}", tuple(t.shape), "pass this parameter's")
+    return t if t[0].is_contiguous() else t.contiguous()
+
+
+def _there(t: Tensor | None) -> tuple[int, int]:
+    """The address of rows, and their stride; of matrices, the step from one to the next."""
     return (0, 0) if t is None else (t.data_ptr(), t.stride(0))
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:
+    return [0 if t is None else t.data_ptr() for t in tensors]
 
 
 class Attend:
@@ -117,75 +132,62 @@ class Attend:
 
     def __init__(self, sums: Sums, form: ScoreForm, given: Tensors) -> None:
         _, self.normalised, self.pattern, self.c = sums
-        self.form, self.z, self.factor = form, self.laid_out(cast(Tensor, given[0])), given[1]
-        _, _, values, features, to_values, *terms = given
+        of_z, factor, values, features, to_values, *terms = given
         source, target, entry, first, second = form.in_slots(terms)
-        self.terms = [_side_by_side(source), _side_by_side(target), _side_by_side(entry)]
-        self.terms += _of_heads(first), _of_heads(second)
-        self.values, self.features = _side_by_side(values), _side_by_side(features)
-        self.to_values, self.to_keys = _of_heads(to_values), None
-        if form.kind == PRODUCTS and self.terms[2] is not None:
-            self.features, self.to_keys = self.terms[2:4]
-            self.terms[2:] = None, None, None
-        self.width_of_features = 0 if self.features is None else self.features.shape[1]
-        self.is_gate = sums.are_gates(form, self.z.shape[1])
+        to_keys = None
+        if form.kind == PRODUCTS and entry is not None:
+            features, to_keys, entry, first = entry, first, None, None
+        z: Any = of_z
+        M, N, E, c, F = self.pattern.M, self.pattern.N, self.pattern.E, self.c, 0
+        W, width, projected = z.shape[1] // c, c * form.inner, form.kind == PROJECTED
+        if W * c != z.shape[1] or (projected and M != N):
+            reject("z", f"rows of {c} heads" + ", which are targets too" * projected, tuple(z.shape), "correct c")
+        inner = W if projected else form.inner
+        self.form, self.z, self.factor = form, self.laid_out(z), factor
+        self.terms = [
+            None if source is None else _rows(source, M, width),
+            None if target is None else _rows(target, N, width),
+            None if entry is None else _rows(entry, E, width),
+            None if first is None else _vectors(first, c, inner),
+            None if second is None else _vectors(second, c, inner),
+        ]
+        self.values = None if values is None else _rows(values, E, c * W, "values")
+        self.features = self.to_keys = self.to_values = None
+        if features is not None:
+            F = features.shape[1]
+            self.features = _rows(features, E, F, "features")
+            self.to_keys = None if to_keys is None else _maps(to_keys, c, F, form.inner)
+            self.to_values = None if to_values is None else _maps(to_values, c, F, W)
+        if factor is not None and factor.shape != (E, c):
+            reject("factor", f"{E} rows of {c}", tuple(factor.shape), "pass those of this pattern")
+        self.width_of_features = F
+        self.is_gate = sums.are_gates(form, z.shape[1])
         self.entry_rows = self.pattern.by_target.order if form.listed else None  # None: by target
 
     def laid_out(self, z: Tensor) -> Tensor:
         """The rows of z as the kernels read them."""
         return z.contiguous()
 
-    def check(self) -> None:
-        """Refuses tensors that are not of the pattern's sizes, beyond which the kernels would read."""
-        form, pattern, z, c = self.form, self.pattern, self.z, self.c
+    def _run(self, name: str, transposed: tuple[int, int, int], made: Sequence[int], back: Sequence[int]) -> None:
+        """Calls a kernel: of the pattern by source, and of what it writes and reads on each way, it takes addresses."""
+        form, z, c, factor = self.form, self.z, self.c, self.factor
         source, target, entry, *vectors = self.terms
-        M, N, E, W, width = pattern.M, pattern.N, pattern.E, z.shape[1] // c, c * form.inner
-        for name, t, rows, columns in (
-            ("tensors", source, M, width),
-            ("tensors", target, N, width),
-            ("tensors", entry, E, width),
-            ("factor", self.factor, E, c),
-            ("values", self.values, E, c * W),
-            ("features", self.features, E, self.width_of_features),
-        ):
-            if t is not None and t.shape != (rows, columns):
-                reject(name, f"{rows} rows of {columns}", tuple(t.shape), "pass those of this pattern")
-        projected = form.kind == PROJECTED
-        if W * c != z.shape[1] or (projected and M != N):
-            reject("z", f"rows of {c} heads" + ", which are targets too" * projected, tuple(z.shape), "correct c")
-        for vector in vectors:
-            if vector is not None and vector.shape != (c, W if projected else form.inner):
-                reject("tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass this parameter's")
-        if self.features is not None:
-            F = self.width_of_features
-            for map, columns in ((self.to_keys, form.inner), (self.to_values, W)):
-                if map is not None and map.shape != (c, F, columns):
-                    reject("tensors", f"{c} matrices of {F} x {columns}", tuple(map.shape), "pass this parameter's")
-
-    def _run(
-        self, name: str, transposed: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
-    ) -> None:
-        self.check()
-        form, pattern, z, c, factor = self.form, self.pattern, self.z, self.c, self.factor
-        source, target, entry, *vectors = self.terms
-        (ptr, index), order = pattern.one_way, self.entry_rows
-        M, sides = pattern.M, (*_rows(source), *_rows(target), *_rows(entry))
-        strides = (0, 0) if factor is None else factor.stride()
-        W, D = z.shape[1] // c, form.inner
-        sizes = (pattern.N, M, index.numel(), c, W, D, form.kind, form.activation.number, self.normalised)
-        addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
+        (ptr, index), order = self.pattern.one_way, self.entry_rows
+        M, N = self.pattern.M, self.pattern.N
         of_features = _NO_FEATURES
         if self.features is not None:
-            maps = *_rows(self.to_keys), *_rows(self.to_values)
-            of_features = *_rows(self.features), self.width_of_features, *maps
+            of_features = *_there(self.features), self.width_of_features, *_there(self.to_keys), *_there(self.to_values)
         call = _CALL.pack(
-            *sizes,
+            *(N, M, index.numel(), c, z.shape[1] // c, form.inner, form.kind, form.activation.number, self.normalised),
             form.activation.slope,
-            *(*addresses[:2], *transposed, addresses[2], *sides, 0 if order is None else order.data_ptr()),
-            *(*addresses[3:6], *strides),
-            *_rows(self.values),
+            *(ptr.data_ptr(), index.data_ptr(), *transposed, z.data_ptr()),
+            *(*_there(source), *_there(target), *_there(entry), 0 if order is None else order.data_ptr()),
+            *_addresses(vectors),
+            *((0, 0, 0) if factor is None else (factor.data_ptr(), *factor.stride())),
+            *_there(self.values),
             *of_features,
-            *addresses[6:],
+            *made,
+            *back,
         )
         found = kernel(f"gate_{name}" if self.is_gate else f"attend_{name}", z.dtype)
         assert found is not None
@@ -227,7 +229,7 @@ class Attend:
             above = room(y, *y.shape) if self._bends else None
         if keep and self.to_values is not None:
             summed = room(z, N, c * self.width_of_features)
-        self._run("forward", (0, 0, 0), (y, held, above, stats, weights, summed), [None] * 15)
+        self._run("forward", (0, 0, 0), _addresses((y, held, above, stats, weights, summed)), _NO_WAY_BACK)
         return y, (held, above, stats, summed)
 
     def backward(
@@ -274,10 +276,10 @@ class Attend:
             transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
         if d_factor is not None or entry:
             above = None
+        made = None, held, above, stats, None, summed
         written = d_z, *found, d_factor, d_values, d_features, d_keys, d_map
-        self._run(
-            "backward", transposed, (None, held, above, stats, None, summed), [grad, scratch, asked, passed, *written]
-        )
+        back = grad, scratch, asked, passed, *written
+        self._run("backward", transposed, _addresses(made), _addresses(back))
         if self.to_keys is not None:
             found[3] = d_keys
             if self.to_values is None:

@@ -29,7 +29,6 @@ class TritonAttend(Attend):
 
     def forward(self, keep: bool, weights: Tensor | None = None) -> tuple[Tensor, Saved]:
         assert weights is None, "torch computes the weights that are observed"
-        self.check()
         z, c, rows = self.z, self.c, self._rows(False)
         y, summed = rows.new(z.shape[1], self._sums), None
         stats = rows.new(4 * c, self._sums) if self.normalised or self._projected else None
