@@ -131,11 +131,9 @@ class Affine(NamedTuple):
 
     @property
     def matrix(self) -> Tensor:
-        """(K D, P)."""
+        """(P, K D)."""
         weight = self.weight
-        if weight.dim() == 2:
-            return weight
-        return weight.squeeze(2) if weight.shape[2] == 1 else weight.mT.reshape(-1, weight.shape[1])
+        return weight.t() if weight.dim() == 2 else weight.transpose(0, 1).flatten(1)
 
 
 def contracted(matrices: Tensor, vectors: Tensor, bias: Tensor | None = None) -> Affine:

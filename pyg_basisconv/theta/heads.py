@@ -16,7 +16,7 @@ from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Family, Members, Theta, add_bias, glorot, param
 
-# Inputs of up to so many numbers go to F.linear, which is the fastest forward; `matmul` is for larger ones.
+# Inputs of up to so many numbers are multiplied by torch as they are, the fastest forward; `matmul` is for larger ones.
 _SMALL = 1 << 16
 
 
@@ -187,7 +187,7 @@ class LowRank(Values):
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
         bias = bias if bias is None or bias.dtype == y.dtype else bias.to(y.dtype)
-        return product(y, param(self, "output").flatten(0, 1).t(), bias)
+        return product(y, param(self, "output").flatten(0, 1), bias)
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output
@@ -201,16 +201,16 @@ class LowRank(Values):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """Returns s (x W^T + b): (*, M, P), (Q, P), (Q) -> (*, M, Q)."""
+    """Returns s (x W + b): (*, M, P), (P, Q), (Q) -> (*, M, Q)."""
     numbers = x.numel() if x.layout == torch.strided else math.inf
     if few(numbers, _SMALL):
-        if scale != 1 and bias is not None:
+        if bias is not None and (scale != 1 or x.dim() == 2):
             flat = x if x.dim() == 2 else x.reshape(x.numel() // max(1, x.shape[-1]), x.shape[-1])
-            z = torch.addmm(bias, flat, weight.t(), beta=scale, alpha=scale)
-            return z if x.dim() == 2 else z.view(*x.shape[:-1], weight.shape[0])
-        z = F.linear(x, weight, bias)
+            z = torch.addmm(bias, flat, weight, beta=scale, alpha=scale)
+            return z if x.dim() == 2 else z.view(*x.shape[:-1], weight.shape[1])
+        z = x @ weight if bias is None else F.linear(x, weight.t(), bias)
         return z if scale == 1 else z * scale
-    weight = weight.t() if scale == 1 else weight.t() * scale  # the weight is smaller than the result
+    weight = weight if scale == 1 else weight * scale  # the weight is smaller than the result
     bias = bias if bias is None or scale == 1 else bias * scale
     if x.layout == torch.strided:
         return matmul(x, weight, bias)
