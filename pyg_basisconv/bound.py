@@ -52,13 +52,13 @@ class ContentStep(NamedTuple):
 
     run: from the basis, a content and the bias to the output, reusing all that does not depend on content. If the
     content is observed, it returns the family, too; it returns None if the basis has changed and the step no longer
-    applies. replay: a shorter way for the same, from the basis, the parameter, the features of sources and targets, the
-    bias, and the features of edges and the parameter of their values, or None; it returns None if there is none.
+    applies. replay: a shorter way for the same, without a content: from the basis, the parameter, the features of
+    sources, the bias and the call; it returns None if there is none. One of the two may be None.
     on_graph: from the basis and another graph to the step there, or None.
     """
 
-    run: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
-    replay: Callable[..., Tensor | None] | None = None
+    run: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"] | None = None
+    replay: Callable[[Any, Theta, Tensor, Tensor | None, Any], Tensor | None] | None = None
     on_graph: "Callable[[Any, Graph], ContentStep | None] | None" = None
 
 

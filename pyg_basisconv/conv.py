@@ -496,12 +496,13 @@ def _run_content_step(
     modules, x, bias = layer._modules, reads(call.x), param(layer, "bias")
     basis, theta = modules["basis"], modules["theta"]
     if step.replay is not None:
-        target = call.x[1] if isinstance(call.x, tuple | list) else x
-        y = step.replay(basis, theta, x, target, bias, call.edge_attr, call.edge_values)
+        y = step.replay(basis, theta, x, bias, call)
         if y is not None:
             return y
-    content = content_of(layer, call, graph, Inputs(x, theta), observed)
-    found: Any = step.run(basis, content, bias)
+    found: Any = None
+    if step.run is not None:
+        content = content_of(layer, call, graph, Inputs(x, theta), observed)
+        found = step.run(basis, content, bias)
     if found is None:
         return layer.evaluate(*call, observed=observed)
     if observed:

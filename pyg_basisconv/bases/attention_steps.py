@@ -4,15 +4,16 @@ A step is used for later calls, and asks the basis of each: nothing here holds a
 """
 
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from ..basis import BoundBasis
 from ..bound import ContentStep
-from ..content import Content
+from ..content import Content, Inputs
 from ..entries import Entries
 from ..graph import Graph
+from ..theta import Theta
 from .replay import Replays
 from .weighing import attend_all_pairs, attend_given, attend_in_rows
 
@@ -43,12 +44,12 @@ def step_of_pairs(mask: Any, entries: Entries, dtype: Any) -> ContentStep:
 def step_of_mask(mask: Any, order: str) -> ContentStep:
     """The step of matrices that the call gives as its mask."""
 
-    def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+    def replay(basis: Any, theta: Theta, x: Tensor, bias: Tensor | None, call: Any) -> Tensor | None:
         if basis.mask is not mask or not is_mask(basis):
             return None
-        return attend_given(cast(Tensor, content.mask), content.inputs, bias, order)
+        return attend_given(call.mask, Inputs(x, theta), bias, order)
 
-    return ContentStep(run)
+    return ContentStep(replay=replay)
 
 
 def step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
@@ -83,9 +84,10 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
     if replays.read_edges:
         basis.number_edges(entries, graph)
     step = step_by_rows(mask, entries, replays)
+    evaluate: Any = step.run
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Any:
         basis.check(content, entries, graph)
-        return step.run(basis, content, bias)
+        return evaluate(basis, content, bias)
 
-    return ContentStep(run, step.replay, step.on_graph)
+    return step._replace(run=run)

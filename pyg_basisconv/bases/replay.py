@@ -180,25 +180,17 @@ class Replays:
         self._tries = 0
 
     def __call__(
-        self,
-        entries: Entries,
-        basis: Any,
-        theta: Theta,
-        x: Tensor,
-        target: Tensor,
-        bias: Tensor | None,
-        edge_attr: Tensor | None,
-        edge_values: Theta | None,
+        self, entries: Entries, basis: Any, theta: Theta, x: Tensor, bias: Tensor | None, call: Any
     ) -> Tensor | None:
         """The result of a call; None if the call is to be evaluated, and maybe recorded.
 
         Under hooks on saved tensors nothing is replayed: a checkpoint compares what a call saves with what it saves
         when it is computed again, and a replay may save it in another order.
         """
-        replay = self._replay
-        if replay is None or not replay.takes(entries, x, edge_attr, edge_values) or _saved_by_hooks(True):
+        replay, z = self._replay, call.edge_attr
+        if replay is None or not replay.takes(entries, x, z, call.edge_values) or _saved_by_hooks(True):
             return None
-        y = replay(entries, basis, theta, x, target, bias, edge_attr)
+        y = replay(entries, basis, theta, x, call.x[1] if isinstance(call.x, tuple | list) else x, bias, z)
         if y is None:
             self._replay = None
         return y
