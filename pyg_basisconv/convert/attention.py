@@ -222,7 +222,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         if z.shape[0] != E:
             fix = "give as many rows as edge_index has columns"
             reject("edge_attr", f"one row for each of {E} edges", tuple(z.shape), fix)
-        plain = edges.edge_index[:, : kept.shape[0]]
+        plain = edges.edge_index[:, : kept.shape[0]].long()  # torch's gradient of sums by targets in int32 is wrong
         return add_self_loops(plain, z.index_select(0, kept), fill_value=self.loops, num_nodes=count)[1]
 
 

@@ -110,6 +110,13 @@ def test_features_beside_loops_are_one_row_for_each_edge(rows: int) -> None:
         convert(GATConv(P, 4, edge_dim=R).double())(x, torch.cat([edge_index, edge_index], 1)[:, :E], z)
 
 
+@pytest.mark.parametrize("fill", ["mean", "add", "max"])
+def test_features_of_loops_on_edges_in_int32(fill: str) -> None:
+    """They are made of those of the edges into a node, which have their gradients."""
+    layer, (x, edge_index, z) = convert(GATConv(P, 4, edge_dim=R, fill_value=fill).double()), drawn(0)
+    close(outcome(layer, x, edge_index.int(), z), outcome(layer, x, edge_index, z))
+
+
 @every_layer
 def test_parameters_that_change(kind: str) -> None:
     """In place, by others in their place, and by what may learn."""
