@@ -140,8 +140,9 @@ class Attend:
         z: Any = of_z
         M, N, E, c, F = self.pattern.M, self.pattern.N, self.pattern.E, self.c, 0
         W, width, projected = z.shape[1] // c, c * form.inner, form.kind == PROJECTED
-        if W * c != z.shape[1] or (projected and M != N):
-            reject("z", f"rows of {c} heads" + ", which are targets too" * projected, tuple(z.shape), "correct c")
+        if z.shape != (M, W * c) or (projected and M != N):
+            expected = f"{M} rows of {c} heads" + ", which are targets too" * projected
+            reject("z", expected, tuple(z.shape), "pass the rows of this pattern's sources")
         inner = W if projected else form.inner
         self.form, self.z, self.factor = form, self.laid_out(z), factor
         self.terms = [

@@ -343,6 +343,32 @@ def test_tensors_of_other_sizes_are_refused() -> None:
             case.run(given)
 
 
+@pytest.mark.parametrize(
+    ("kind", "place", "expected"),
+    [
+        ("source", 0, "7 rows of 2 heads"),
+        ("projected", 0, "5 rows of 2 heads, which are targets too"),
+        ("source", 2, "7 rows of 2"),
+        ("target", 3, "5 rows of 2"),
+        ("entry", 4, "20 rows of 2"),
+        ("hidden", 5, "a vector for each of 2 heads"),
+        ("projected", 2, "a vector for each of 2 heads"),
+        ("projected", 3, "a vector for each of 2 heads"),
+        ("products", 3, "5 rows of 6"),
+    ],
+)
+def test_kernels_refuse_what_they_would_read_beyond(kind: str, place: int, expected: str) -> None:
+    """Whoever calls them: rows that are too few, and rows or vectors that are too narrow."""
+    case = Case(kind)
+    form, t = case.scoring.form(case.all[2:], case.c), case.all[place]
+    assert form is not None
+    assert t is not None
+    for less in (t[1:], t[:, 1:]):
+        z, _, *terms = [less if i == place else given for i, given in enumerate(case.all)]
+        with pytest.raises(ValueError, match=expected):
+            onepass.Attend(case.sums, form, (z, None, None, None, None, *terms))
+
+
 @pytest.mark.parametrize("wrong", ["activation", "factors", "targets", "softmax", "heads"])
 def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above can fail: kernels that are told something else do not pass it."""
