@@ -359,16 +359,14 @@ def _sparse(places: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
 def _max_entries(first: Tensor, second: Tensor) -> float:
     """The most entries of the product of two sparse matrices: its walks, or its nonempty rows times columns."""
     (row, middle), (start, column) = first.indices(), second.indices()
-    into = torch.bincount(middle, minlength=first.shape[1]).double()
-    out = torch.bincount(start, minlength=first.shape[1]).double()
-    return min(float(into @ out), float(row.unique().numel()) * float(column.unique().numel()))
+    out = torch.bincount(start, minlength=first.shape[1])
+    return min(float(out[middle].sum()), float(row.unique().numel()) * float(column.unique().numel()))
 
 
 def _count_walks(first: Restricted, second: Restricted) -> float:
     """The number of walks along an edge of the first and an edge of the second, at least the entries of the product."""
     a, b = first.matrix.edge_set, second.matrix.edge_set
-    into = torch.bincount(a.target, minlength=a.N).double()
-    return float(into @ torch.bincount(b.source, minlength=a.N).double())
+    return float(torch.bincount(b.source, minlength=a.N)[a.target].sum())
 
 
 def _merged(first: Restricted, second: Restricted) -> Restricted:

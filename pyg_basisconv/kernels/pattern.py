@@ -101,7 +101,7 @@ def split_groups(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
     E, G = int(ptr[-1]), ptr.numel() - 1
     # A range ends with the group of its last entry.
     ends = torch.arange(size, E + size, size, device=ptr.device).clamp_(max=E).to(ptr.dtype)
-    last = sorted({*torch.searchsorted(ptr, ends).tolist(), G} - {0})
+    last = sorted({*torch.searchsorted(ptr, ends).tolist(), G})
     return list(zip([0, *last[:-1]], last, ptr[last].tolist(), strict=True))
 
 

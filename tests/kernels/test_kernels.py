@@ -24,7 +24,7 @@ from pyg_basisconv.kernels import (
     spmm,
     tiled,
 )
-from pyg_basisconv.kernels.pattern import compress, extremes, in_range, positions
+from pyg_basisconv.kernels.pattern import compress, extremes, in_range, positions, split_groups
 from pyg_basisconv.kernels.segments import collect, exponentials
 from pyg_basisconv.kernels.typed import _grouped
 from tests.contract import DOUBLE, close, draw
@@ -190,6 +190,11 @@ def test_copies_of_a_pattern_are_not_sorted_again(form: str) -> None:
     copies = pattern(*SHAPES["tall"]).copies(3)
     sorted_anew = getattr(Pattern(copies.source, copies.target, copies.M, copies.N), form)
     torch.testing.assert_close(vars(copies)[form], sorted_anew, rtol=0, atol=0)
+
+
+def test_groups_without_entries_are_one_range() -> None:
+    assert split_groups(torch.tensor([0, 0, 0]), 3) == [(0, 2, 0)]
+    assert split_groups(torch.tensor([0]), 3) == [(0, 0, 0)]
 
 
 def test_the_last_four_counts_of_copies_are_kept() -> None:

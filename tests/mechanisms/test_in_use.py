@@ -87,7 +87,7 @@ def test_second_derivative_of_inner_products() -> None:
 
 def test_inplace_activations_are_refused() -> None:
     for wrong in (lambda a: Dot(2).then(a), lambda a: MLP(2, a), lambda a: Perceptron(2, Dot(2), activation=a)):
-        with pytest.raises(ValueError, match="activation"):
+        with pytest.raises(ValueError, match=r"^activation: .*, got LeakyReLU.*True\); leave inplace=True out"):
             wrong(nn.LeakyReLU(0.2, inplace=True))
 
 
