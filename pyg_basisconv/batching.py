@@ -91,7 +91,7 @@ def _walks(several: Sequence[BoundWalks]) -> BoundBasis:
 
 
 def _shared(several: Sequence[SharedEdges]) -> BoundBasis:
-    weight = torch.cat([one.weight for one in several if one.weight is not None])
+    weight = torch.cat([one.weight for one in several])
     sets = [one.edge_set for one in several]
     return SharedEdges(EdgeSet(1, *_sizes(several), None, *_ends(several, sets)), weight, several[0].dtype)
 

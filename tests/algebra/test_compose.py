@@ -250,6 +250,8 @@ def test_structures_stay() -> None:
         (bases.Diffusion(3, "out"), bases.Diffusion(2, "out"), bases.Powers(4, bases.Adjacency("rw"))),
         (bases.Identity(), bases.Relations(3), bases.Relations(3)),
         (bases.Adjacency(), bases.Adjacency(), bases.Mix([0, 0, 1], bases.Powers(3, bases.Adjacency()))),
+        (bases.Mix([[0, 2], [1, 0]], bases.Powers(2)), bases.Powers(1), bases.Mix([[0, 2], [1, 0]], bases.Powers(2))),
+        (bases.Chebyshev(1), bases.Mix([3], bases.Chebyshev(1)), bases.Mix([3], bases.Chebyshev(1))),
         (bases.Window(None, (5, 5), padding=2), bases.Window(None, (3, 3)), bases.Window(None, (7, 7), padding=2)),
         (bases.Window(None, 3, dilation=2), bases.Window(None, 2, dilation=2), bases.Window(None, 4, dilation=2)),
         (W(["a", "b"], ["a", "b"]), W(["^a"], ["a", "b"]), W(["a.^a", "b.^a"], ["a", "b"])),
