@@ -94,9 +94,9 @@ def stack(linears: Sequence[Linear]) -> Tensor:
     return torch.stack([w.t() for w in weights])
 
 
-def matrix(linear: Linear) -> Tensor:
-    """The (Q, P) of a Linear."""
-    if type(linear) is not Linear:
+def matrix(linear: Any, kind: type[nn.Module] = Linear) -> Any:
+    """The (Q, P) of a Linear, of PyG's or of another kind; another module may stand in its place."""
+    if type(linear) is not kind:
         raise Unchanged(f"one of its matrices is in a {type(linear).__name__}")
     return linear.weight
 

@@ -13,7 +13,7 @@ from ..bases import Attention, Identity
 from ..conv import BasisConv
 from ..mechanisms import Additive, Uniform
 from ..theta import Heads
-from .build import META, basis_conv, check_dropout, fill, heads_of, parameter
+from .build import META, basis_conv, check_dropout, fill, heads_of, matrix, parameter
 from .composite import Composite, copied
 from .registry import Unchanged, rule
 
@@ -79,7 +79,8 @@ def _as_given() -> Attention:
 
 def _matrices(linear: nn.Linear) -> Tensor:
     """(1, P, Q) of a Linear of torch's, which some of these layers have."""
-    return linear.weight.t().unsqueeze(0)
+    weight: Tensor = matrix(linear, nn.Linear)
+    return weight.t().unsqueeze(0)
 
 
 @rule(DenseGCNConv, "GCN, dense")

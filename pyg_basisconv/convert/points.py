@@ -21,7 +21,7 @@ from ..mechanisms.rows import ListedTerms, TermRows
 from ..reading import read_graph
 from ..theta import Heads, Split
 from .attention import apply_weights, attention_conv, weigh
-from .build import check_initialized, check_sum, fill
+from .build import check_initialized, check_sum, fill, matrix
 from .composite import GraphLayer
 from .edges import count_edges, read_edges, sums_of
 from .layers import both, parts_of, unpaired
@@ -150,7 +150,7 @@ class ConvertedCF(GraphLayer):
         first = layer.lin1
         F, P, gates = first.out_features, first.in_features, EdgeChannels(first.out_features)
         self.conv = attention_conv(layer, F, gates, Heads(), P, F, normalize=None)
-        fill(self.conv.theta, weight=first.weight)
+        fill(self.conv.theta, weight=matrix(first, nn.Linear))
 
     def compute(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Any:
         cut = (edge_weight * (math.pi / (2 * self.cutoff))).cos().square()  # half of 1 + the cosine of twice as much

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch_geometric.nn.conv import GCNConv, MessagePassing
 
 from ..conv import BasisConv
-from .checkpoints import Original
+from .checkpoints import Original, is_lazy
 from .refused import UNKNOWN, why_not
 
 Options = dict[str, Any]
@@ -189,8 +189,11 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
     _clear_lazy_biases(layer)
     if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
         raise Unchanged(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
-    with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
-        return known.rebuild(layer)
+    try:
+        with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
+            return known.rebuild(layer)
+    except AttributeError as error:
+        raise Unchanged(f"another module stands in the place of one of its own: {error}") from error
 
 
 def check_as_made(layer: Any) -> None:
@@ -246,6 +249,8 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         raise Unchanged("it shares a parameter with another layer")
     check_as_made(layer)
     new = apply_rule(layer, type(layer))
+    if not is_lazy(layer) and _numbers(layer) != _numbers(new):
+        raise Unchanged("it has other parameters than its class makes, such as a bias of one of its matrices")
     if getattr(layer, "explain", None) is False:
         for part in new.modules():
             if isinstance(part, MessagePassing):
@@ -255,6 +260,11 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
             setattr(new, name, getattr(layer, name))
     new.register_load_state_dict_pre_hook(Original(layer, known.rebuild, _constants(layer)))
     return new.train(layer.training)
+
+
+def _numbers(module: nn.Module) -> int:
+    """How many numbers a module learns: a converted layer has those of the layer, in another arrangement."""
+    return sum(p.numel() for p in module.parameters())
 
 
 def _constants(layer: nn.Module) -> list[str]:

@@ -11,7 +11,7 @@ from torch_geometric.typing import SparseTensor
 
 from ..bases import Adjacency
 from ..errors import reject
-from .build import adjacency, basis_conv, check_initialized
+from .build import adjacency, basis_conv, check_initialized, matrix
 from .composite import Composite, GraphLayer
 from .layers import Signature
 from .polynomials import polynomial
@@ -28,7 +28,7 @@ class ConvertedPDN(GraphLayer):
         super().__init__(layer)
         weighted = Signature.of(layer, ("x", "edge_index", "edge_weight"))
         loops = layer.normalize and layer.add_self_loops
-        weight = layer.lin.weight.t().unsqueeze(0)
+        weight = matrix(layer.lin, nn.Linear).t().unsqueeze(0)
         self.conv = polynomial(layer, weight, bias=layer.bias, loops=loops, call=weighted)
         self.conv.basis.weights_are_new = True
 

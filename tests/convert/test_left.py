@@ -8,6 +8,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch_geometric.nn.models.schnet import CFConv
 
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.refused import why_not
@@ -44,6 +45,20 @@ class OwnAttention(nn.MultiheadAttention):
 
 def gcn() -> pyg.GCNConv:
     return pyg.GCNConv(P, Q)
+
+
+class Adapted(nn.Module):
+    """A Linear and a product of two narrow ones, with the attributes of the first."""
+
+    def __init__(self, linear: nn.Module, **about: object) -> None:
+        super().__init__()
+        self.linear, self.low = linear, nn.Sequential(nn.Linear(P, 1, bias=False), nn.Linear(1, Q, bias=False))
+        vars(self).update(about)
+
+    weight = property(lambda self: self.linear.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.low(x)
 
 
 def conv() -> nn.Conv2d:
@@ -114,6 +129,25 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "GCNConv: it has hooks": lambda: hooked(gcn(), "lin"),
     "GCNConv: its forward() was replaced": lambda: changed(gcn(), forward=lambda x, edge_index: x),
     "GCNConv: one of its matrices is in a Linear": lambda: changed(gcn(), lin=nn.Linear(P, Q)),
+    "GCNConv: it has other parameters than its class makes, such as a bias": lambda: changed(
+        gcn(), lin=pyg.Linear(P, Q)
+    ),
+    "GCNConv: it has other parameters than its class makes": lambda: changed(gcn(), scale=nn.Parameter(torch.ones(Q))),
+    "ResGatedGraphConv: it has other parameters": lambda: changed(
+        pyg.ResGatedGraphConv(P, Q), lin_query=pyg.Linear(P, Q, bias=False)
+    ),
+    "SAGEConv: another module stands in the place of one of its own: 'Adapted'": lambda: changed(
+        pyg.SAGEConv(P, Q), lin_l=Adapted(pyg.Linear(P, Q), in_channels=P, out_channels=Q)
+    ),
+    "PDNConv: one of its matrices is in a Adapted": lambda: changed(
+        pyg.PDNConv(P, Q, 2, 3), lin=Adapted(nn.Linear(P, Q, bias=False))
+    ),
+    "DenseSAGEConv: one of its matrices is in a Adapted": lambda: changed(
+        pyg.DenseSAGEConv(P, Q), lin_rel=Adapted(nn.Linear(P, Q, bias=False))
+    ),
+    "CFConv: one of its matrices is in a Adapted": lambda: changed(
+        CFConv(P, Q, Q, nn.Linear(2, Q), 5.0), lin1=Adapted(nn.Linear(P, Q), out_features=Q, in_features=P)
+    ),
     "ChebConv: its matrices differ in dtype": lambda: with_first(
         pyg.ChebConv(P, Q, 2), pyg.Linear(P, Q, bias=False).double()
     ),

@@ -558,6 +558,41 @@ def test_normalised_weights(normalize: Any) -> None:
     torch.testing.assert_close(*map(runner(case), modules))
 
 
+class Adapted(nn.Module):
+    """A Linear, and a term beside it."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+
+    weight = property(lambda self: self.linear.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + x.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("GCNConv", "lin"),
+        ("SAGEConv", "lin_l"),
+        ("GATv2Conv", "lin_l"),
+        ("PDNConv", "lin"),
+        ("DenseSAGEConv", "lin_rel"),
+    ],
+)
+@pytest.mark.parametrize("early", [False, True], ids=["at-once", "after-a-call"])
+def test_another_module_in_the_place_of_a_linear(kind: str, name: str, early: bool) -> None:
+    """As adapters of low rank, and quantisation, put it there."""
+    case = example(kind, {})
+    modules = like(case.reference), copy.deepcopy(case.reference)
+    if early:
+        torch.testing.assert_close(*map(runner(case), modules))
+    for module in modules:
+        setattr(module, name, Adapted(getattr(module, name)))
+    torch.testing.assert_close(*map(runner(case), modules))
+
+
 def test_parts_that_are_changed_in_place() -> None:
     def steeper(f: Any) -> None:
         f.act.negative_slope = 0.9
