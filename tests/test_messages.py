@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from pyg_basisconv import compose
+from tests import test_testing as actions
 from tests.algebra import test_compose as compositions, test_decompose as decompositions, test_gram as grams
 from tests.bases import test_bad_input as calls, test_relations as relations, test_wavelets as wavelets
 from tests.bases.grids import test_bad_input as grids
@@ -39,6 +40,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "decompose": decompositions.BAD,
     "gram": grams.BAD,
     "compose": {name: (lambda a=a, b=b: compose(a(), b()),) for name, (a, b, _) in compositions.BAD.items()},
+    "actions": {f"{i}, {argument}": (make,) for i, (make, argument) in enumerate(actions.BAD)},
     "cells": cells.FAULTY,
     "sequences": sequences.FAULTY,
 }

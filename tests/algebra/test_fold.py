@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -335,6 +336,9 @@ def test_windows_on_one_grid() -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.Conv2d(64, 3, 3))
     folded = check(model, (image(),), ["0, 1"], ["0, 1, 2"])
     assert_same(folded, model, image(1, 3, 6, 7))
+    for biases in product([False, True], repeat=2):
+        convs = (nn.Conv2d(*widths, 3, bias=bias) for widths, bias in zip([(3, 64), (64, 3)], biases, strict=True))
+        check(nn.Sequential(*convs), (image(),), [], ["0, 1"])
 
 
 def test_what_does_not_pay_is_left() -> None:
