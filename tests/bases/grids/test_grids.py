@@ -18,6 +18,7 @@ from torch.testing import assert_close
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.bases import Basis
+from pyg_basisconv.kernels.grids import banded_convolution
 from pyg_basisconv.theta import Theta
 from tests import oracle
 from tests.bases.grids import oracle as grids
@@ -1108,6 +1109,18 @@ def test_without_gradients_and_in_inference(c: Config) -> None:
                 theirs = [gx, *(c.weight(g) for g in learnt[:1])]
                 for a, b in zip(mine, theirs, strict=True):
                     close(a, b, what=path)
+
+
+@pytest.mark.parametrize("width", [1, 5, 40])
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 100])
+def test_images_of_one_axis_by_strips(length: int, width: int) -> None:
+    """Of 32 entries, or as many as the window has; consecutive channels share their taps."""
+    before = width // 2 + 1 if width > 1 else 0
+    x, kernel = draw(2, length, 4), draw(width, 2)
+    padded = F.pad(x, (0, 0, before, width - 1 - before))
+    taps = kernel.repeat_interleave(2, 1)
+    expected = sum(padded[:, j : j + length] * taps[j] for j in range(width))
+    assert_close(banded_convolution(x, kernel, before), expected)
 
 
 def test_changes_in_place_are_seen() -> None:
