@@ -249,7 +249,9 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         raise Unchanged("it shares a parameter with another layer")
     check_as_made(layer)
     new = apply_rule(layer, type(layer))
-    if not is_lazy(layer) and _numbers(layer) != _numbers(new):
+    # Where a root is turned off afterwards, as by a DirGNNConv, there are parameters that nothing reads.
+    read = all(getattr(part, "root_weight", True) is not False for part in layer.modules())
+    if read and not is_lazy(layer) and _numbers(layer) != _numbers(new):
         raise Unchanged("it has other parameters than its class makes, such as a bias of one of its matrices")
     if getattr(layer, "explain", None) is False:
         for part in new.modules():

@@ -275,6 +275,16 @@ def test_layers_inside_one_that_is_left_are_converted() -> None:
     agree(Case(ours, layer, [features(N, P)], lambda f, x: f(x, edge_index)))
 
 
+@pytest.mark.parametrize("kind", [pyg.SAGEConv, pyg.TransformerConv, pyg.GraphConv])
+def test_a_root_that_is_turned_off_is_not_read(kind: type[nn.Module]) -> None:
+    """A DirGNNConv turns the roots of its parts off, whose matrices stay."""
+    layer, x = pyg.DirGNNConv(kind(P, Q)).double(), features(N, P)
+    edge_index, _ = graph()
+    ours = convert(layer)
+    assert type(ours) is not pyg.DirGNNConv
+    torch.testing.assert_close(ours(x, edge_index), layer(x, edge_index))
+
+
 def tied(first: nn.Module, second: nn.Module, part: str, name: str = "weight", other: str = "") -> nn.ModuleList:
     setattr(second.get_submodule(other or part), name, getattr(first.get_submodule(part), name))
     return nn.ModuleList([first, second])
