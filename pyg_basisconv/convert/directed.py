@@ -12,7 +12,7 @@ from ..cache import once
 from .build import adjacency, basis_conv, matrix
 from .composite import Composite, GraphLayer
 from .layers import both
-from .registry import REVERSED, Unchanged, combinations, rebuild_part, rule
+from .registry import REVERSED, combinations, rebuild_part, rule
 from .sums import with_root
 
 _READS: dict[str, Any] = {"names": ("x", "edge_index"), "values": "drop"}  # how the parts of a SignedConv are called
@@ -102,9 +102,8 @@ class ConvertedDirGNN(Composite):
         self.conv_in, self.conv_out = (rebuild_part(part) for part in (layer.conv_in, layer.conv_out))
         self.lin = None
         if layer.root_weight:
-            if type(layer.lin) is not nn.Linear:
-                raise Unchanged(f"one of its matrices is in a {type(layer.lin).__name__}")
-            self.lin = basis_conv(layer, layer.lin.weight.t().unsqueeze(0), Identity(), layer.lin.bias)
+            weight = matrix(layer.lin, nn.Linear).t().unsqueeze(0)
+            self.lin = basis_conv(layer, weight, Identity(), layer.lin.bias)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         against = reverse(edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index)
