@@ -44,6 +44,35 @@ def test_spy_breaks_lines(members, columns, rows):
     assert size.tolist() == pytest.approx([1.7 * columns, 1.9 * rows])
 
 
+def test_pictures_grow_with_what_they_show():
+    for heads in (2, 3):
+        figure = plot.heads(report(heads=heads))
+        assert figure.get_size_inches().tolist() == pytest.approx([1.5 * heads + 0.4, 4.9])
+        names = [axes.get_ylabel() for axes in figure.axes]
+        assert names == [name for row in ("head", "projection", "rest") for name in (row, *[""] * (heads - 1))]
+    plan = BasisConv(64, 4, bases.Chebyshev(K=3)).plan(torch.randn(50, 64), torch.randint(50, (2, 400)))
+    bars = sum(not e.refused for e in plan.estimates)
+    figure = plot.costs(plan)
+    assert figure.get_size_inches().tolist() == pytest.approx([9, 0.8 + 0.4 * bars])
+    for axes in figure.axes:
+        assert axes.get_xlim() == pytest.approx((0, 1.25 * max(bar.get_width() for bar in axes.patches)))
+        assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first order stands at the top
+        assert [text.get_text() for text in axes.texts] == [f"{bar.get_width():.3g}" for bar in axes.patches]
+        assert [name for name, spine in axes.spines.items() if spine.get_visible()] == ["left"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"), [((6, 2), 3), ((2, 6), 1 / 3), ((20, 2), 3), ((4, 6), 2 / 3), ((0, 0), 1 / 3)]
+)
+def test_matrices_are_drawn_in_their_shape(size, shape):
+    (axes,) = plot.spy(bases.Complete(), size=size).axes
+    (image,) = axes.get_images()
+    assert axes.get_box_aspect() == pytest.approx(shape)
+    assert image.get_clim() == (-1, 1)
+    assert not [*axes.get_xticks(), *axes.get_yticks()]
+    assert (image.get_cmap().name, image.get_interpolation()) == ("RdBu", "none")
+
+
 def test_spy_sums_what_shares_a_cell():
     size = 4 * plot.CELLS
     (picture,) = pictures(plot.spy(bases.Identity(), size=size))

@@ -46,7 +46,12 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("kind", "options"), SWEEP)
-@pytest.mark.sweep(60, "LabelPropagation-num_layers=0", "EGConv-num_heads=2-num_bases=3-aggregators=['mean']")
+@pytest.mark.sweep(
+    60,
+    "LabelPropagation-num_layers=0",
+    "EGConv-num_heads=2-num_bases=3-aggregators=['mean']",
+    *(f"{kind}-flow=target_to_source" for kind in ("MFConv", "GeneralConv")),  # which count edges into targets
+)
 def test_options(kind: str, options: dict) -> None:
     """What `convert` makes, in both precisions, and the drop-in, which is evaluated by the recipe too."""
     new = None
