@@ -33,6 +33,14 @@ def test_a_verification_repeats_and_leaves_the_generator() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_relations_are_compared_with_a_loop_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pyg_lib, too, which is not asked for anything."""
+    monkeypatch.setattr("torch_geometric.typing.WITH_SEGMM", True)
+    monkeypatch.setattr("torch_geometric.nn.conv.rgcn_conv.pyg_lib", None)
+    for case in verify.cases("RGCNConv", {}):
+        compare(case)
+
+
 def wrong_forward():
     edge_index, weight = verify.graph()
     ours = BasisConv(5, 5, bases.Adjacency("mean"), theta.Pass(), bias=False)
