@@ -7,6 +7,7 @@ import math
 import pickle
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -905,6 +906,16 @@ def test_too_many_unit_inputs_are_refused() -> None:
     huge = bases.Identity().bind(size=300_000, dtype=DOUBLE)
     with pytest.raises(ValueError, match=r"^phi: expected entries where the basis has some, got entries elsewhere"):
         decompose(lambda x: x.roll(1, 1), huge, in_channels=1)
+
+
+@pytest.mark.parametrize(("N", "Q", "numbers"), [(4, 2, 6 * 8), (2, 2, 6 * 6)], ids=["given", "taken"])
+def test_results_are_counted_by_the_larger_side(N: int, Q: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many numbers as there are unit inputs, times what one takes or gives."""
+    phi, nothing = draw(3, 2, N, Q), torch.zeros(1, 3, N, dtype=DOUBLE)
+    for most in (numbers, numbers - 1):
+        monkeypatch.setattr(probing, "MOST", most)
+        with nullcontext() if most == numbers else pytest.raises(ValueError, match=f"6 unit inputs give {numbers}"):
+            assert decompose(lambda x: torch.einsum("bmp,mpnq->bnq", x, phi), family(nothing), 2).r2 == 0
 
 
 def test_what_is_not_finite() -> None:

@@ -875,6 +875,24 @@ def after_a_seed(layer: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Tens
     return layer(*args, **kwargs), torch.get_rng_state()
 
 
+@pytest.mark.parametrize("kind", ["GINConv", "NNConv", "PointTransformerConv"])
+def test_dropout_of_a_network_draws_what_the_layer_draws(kind: str) -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    made_with = {
+        "GINConv": lambda layer: layer(nn.Sequential(nn.Linear(P, 5), nn.Dropout(0.5), nn.Linear(5, Q))),
+        "NNConv": lambda layer: layer(P, Q, nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.5), nn.Linear(5, P * Q))),
+        "PointTransformerConv": lambda layer: layer(P, Q, attn_nn=nn.Sequential(nn.Linear(Q, Q), nn.Dropout(0.5))),
+    }[kind]
+    more = {
+        "NNConv": {"edge_attr": features(edge_index.shape[1], 2)},
+        "PointTransformerConv": {"pos": features(N, 3)},
+    }.get(kind, {})
+    ours, reference = (made_with(getattr(layers, kind)).double() for layers in (drop_in, pyg))
+    reference.load_state_dict(ours.state_dict())
+    found = [after_a_seed(layer, x, edge_index=edge_index, **more) for layer in (ours, reference)]
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("explained", [False, True], ids=["as it is", "explained"])
 @pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv", "RGATConv"])
 def test_weights_are_returned_of_the_same_draw(kind: str, explained: bool) -> None:

@@ -131,7 +131,8 @@ def test_nearest_names() -> None:
     assert nearest("Leonrad Nimoy", ["Spock", "Leonard Nimoy"]) == ["Leonard Nimoy"]
     assert nearest("GENRE", ["/film/film/genre", "genre"]) == ["genre", "/film/film/genre"]
     assert nearest("七人の待", ["七人の侍", "生きる"]) == ["七人の侍"]
-    assert nearest("a", ["/film/a"]) == []
+    assert nearest("a", ["/film/a"]) == nearest("ab", ["/film/of/ab"]) == []
+    assert nearest("abc", ["/film/of/abc"]) == ["/film/of/abc"]
     assert len(nearest("abc", [f"abc{i}" for i in range(9)])) == 3
     assert suggestion("q", ["xyz"], "otherwise") == "otherwise"
     assert suggestion("ab", ["abc", "abd"], "") == "did you mean 'abd' or 'abc'?"
