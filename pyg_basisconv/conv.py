@@ -260,7 +260,7 @@ class BasisConv(Messages):
         call = Call(x, *args, **given)
         self.theta.prepare()
         bound = self._bind(call, observed)
-        y = self._evaluation(call, bound, self._choose(bound.inputs, bound.family)).result()
+        y = self._evaluation(call, bound, self._choose(bound.inputs, bound.family), observed).result()
         return (y, bound.family.matrices) if observed else y
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
@@ -300,7 +300,7 @@ class BasisConv(Messages):
         # A family that was constant in this call, but read its content, may be another in the next.
         return None if bound.graph is not None and self.basis.reads_content else step
 
-    def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
+    def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool) -> Evaluation:
         """How to evaluate it. Programs are functions at the end of this file; `GridConv` has others for images."""
         inputs, family, graph, reads = bound
         kept = None if graph is None else family  # a bound family is an argument of each call

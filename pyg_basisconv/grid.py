@@ -67,7 +67,7 @@ class GridConv(BasisConv):
             reject("image", f"a grid {shape}, as the bound basis", grid, "bind the basis to the grid of the image")
         return bound
 
-    def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
+    def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool) -> Evaluation:
         if not call.image:
             return super()._evaluation(call, bound, chosen, observed)
         function, family = self._image_function(call, bound, chosen), bound.family
@@ -76,7 +76,7 @@ class GridConv(BasisConv):
             program = partial(_run_on_image, function, family.constant_weights, targets)
             given = partial(_run_bound_on_image, chosen.order)  # a program does not keep a family that each call has
             return Evaluation(partial(program, self, call), given if bound.graph is None else program)
-        of_rows = super()._evaluation(call, bound, chosen)
+        of_rows = super()._evaluation(call, bound, chosen, observed)
         as_image = partial(self._as_image, image=call.x, targets=targets, N=family.N, order=chosen.order)
         program = partial(_run_on_rows, of_rows.program, targets, family.N, chosen.order)
         return Evaluation(lambda: as_image(of_rows.result()), program)

@@ -180,8 +180,6 @@ class BoundGrid(ImageFamily):
         """The source at each position of the padded axis."""
         before, after = (side[axis] for side in self._reach)
         size, mode = self.lattice.sources[axis], self.lattice.mode
-        if not size:
-            return torch.empty(0, dtype=torch.int64, device=self.device)
         place = torch.arange(-before, size + after, device=self.device)
         if mode == "circular":
             return place % size

@@ -1183,6 +1183,18 @@ def test_to_a_device() -> None:
             close(take(conv, path).cuda()(x.cuda()).cpu(), right, 1e-9, path)
 
 
+@pytest.mark.parametrize("mode", grids.MODES)
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+@pytest.mark.parametrize("given", [True, False], ids=["shape", "any shape"])
+def test_an_axis_without_sources_has_no_targets(mode: str, shape: tuple[int, int], given: bool) -> None:
+    """There is nothing that padding could repeat."""
+    window = bases.Window(shape if given else None, (3, 3), padding=2, padding_mode=mode)
+    conv = GridConv(2, 3, window).double()
+    y = conv(torch.randn(5, 2, *shape, dtype=DOUBLE))
+    assert y.shape == (5, 3, *(m and m + 2 for m in shape))
+    assert not given or window.bind(dtype=DOUBLE).to_dense().shape == (9, 0, 0)
+
+
 SIZES = st.integers(1, 6)
 
 
