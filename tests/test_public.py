@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,21 @@ def test_the_types_are_shipped() -> None:
     found = find_packages(str(root.parent), include=["pyg_basisconv*"])
     folders = {str(path.parent.relative_to(root.parent)).replace("/", ".") for path in root.rglob("*.py")}
     assert folders <= set(found)
+
+
+def test_values_are_frozen_and_what_holds_tensors_is_compared_by_identity() -> None:
+    """All dataclasses are values but those of the first set; of two equal tensors `==` would not say yes or no."""
+    kinds = {}
+    for found in pkgutil.walk_packages(pyg_basisconv.__path__, "pyg_basisconv."):
+        if not found.name.endswith((".graphgym", ".__main__")) and ".triton" not in found.name:
+            for kind in vars(importlib.import_module(found.name)).values():
+                if inspect.isclass(kind) and is_dataclass(kind) and kind.__module__ == found.name:
+                    kinds[kind.__name__] = kind.__dataclass_params__
+    changing = {name for name, of in kinds.items() if not of.frozen}
+    assert changing == {"Tally", "Node", "Content", "Trace", "LayerCall", "_Step"}
+    one_of_its_kind = {name for name, of in kinds.items() if not of.eq}
+    of_tensors = {"Chunk", "Content", "Decomposition", "HeadReport", "Knowledge", "NamedGraph", "Node"}
+    assert one_of_its_kind == of_tensors | {"_Step"}
 
 
 def test_the_reference_has_every_name() -> None:

@@ -20,7 +20,7 @@ _BINDS = ("edge_weight", "edge_type", "batch", "lambda_max", "grid")  # the argu
 _TERMS = 4  # printed of a sum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeadReport:
     r"""How H heads of attention lie in the span of K matrices :math:`A_k`; made by `explain_head`.
 
