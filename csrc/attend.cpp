@@ -81,7 +81,8 @@ struct Call {
     void* weights;   // (E, c) those of entries, by target, without factors; not of gates
     void* summed;    // (N, F c) the weighted sums of entries' features
     const void* grad;
-    void* known;  // (N, 4 c) room
+    void* known;          // (N, 4 c) room
+    void* known_entries;  // (E, 2 c) room, see `know_entries`; null where the pass over sources computes what is in it
     void *asked, *passed;  // (N, F c) room: queries and gradients of targets, as features of entries meet them
     void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor, *d_values;
     void *d_features, *d_to_keys, *d_to_values;

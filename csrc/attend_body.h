@@ -360,6 +360,7 @@ struct Pass {
     const Table<R> own_terms, other_terms, own_rows, other_rows, entry, vectors;
     const R* factor;
     const R* known;
+    R* const known_entries;
     const int64_t block, period, flat, widest;
     R *raw, *score, *weight, *dot, *top, *inverse, *delta, *factors, *nothing, *at_ends, *sums, *term_sums, *vector_sums;
     R *own, *tops, *totals, *above, *shares;
@@ -410,10 +411,11 @@ struct Pass {
           kind(k.kind), activation(k.activation), slope(R(k.slope)), others(by_source ? k.N : k.M), entries(k.E), ptr(by_source ? k.t_ptr : k.ptr),
           index(by_source ? k.t_index : k.index), place(by_source ? k.t_back : nullptr),
           own_terms(end_terms(by_source)),
-          other_terms(by_source && by_terms && knows ? Table<R>(nullptr, 0, 0, 0) : end_terms(!by_source)), own_rows(end_rows(by_source)),
+          other_terms(by_source && by_terms && (knows || k.known_entries) ? Table<R>(nullptr, 0, 0, 0) : end_terms(!by_source)),
+          own_rows(end_rows(by_source)),
           other_rows(end_rows(!by_source)), entry(k.entry, k.E, k.entry_stride, c * inner(k)),
           vectors(k.vectors, 1, 0, c * (kind == PROJECTED ? k.W : inner(k))), factor(static_cast<const R*>(k.factor)),
-          known(static_cast<const R*>(k.known)), block(blocks_of(k)), period(common(c)),
+          known(static_cast<const R*>(k.known)), known_entries(static_cast<R*>(k.known_entries)), block(blocks_of(k)), period(common(c)),
           flat(rounded(block * c, period) + period), widest(rounded(c * std::max(k.W, inner(k)), L) + L),
           narrow(k.F * c), features(k.features, k.E, k.features_stride, k.F),
           to_keys(k.to_keys, k.to_keys_step, c, k.F, k.D), to_values(k.to_values, k.to_values_step, c, k.F, k.W),
@@ -545,7 +547,10 @@ struct Pass {
 
     // The scores of a block, flat; before their activation too, where they are of one number.
     void make_scores(int64_t n, int64_t p, int64_t count) {
-        if (kind == HIDDEN) return make_hidden(own_of(n), p, count);
+        if (kind == HIDDEN) {
+            make_layer(own_of(n), p, count);
+            return products(d, count, vectors.data, vectors.end, afters, after + block * layer, score);
+        }
         if (kind == PRODUCTS) {
             products(d, count, own_of(n), own_end(), terms_of, other_terms.end, score, first_time(unseen_terms));
             if (to_keys.data) meet(p, count, asked, call.asked, score);
@@ -585,7 +590,7 @@ struct Pass {
         }
     }
 
-    void make_hidden(const R* own, int64_t p, int64_t count) {
+    void make_layer(const R* own, int64_t p, int64_t count) {
         const R* const* later = first_time(unseen_terms);
         const int64_t width = d.width;
         for (int64_t i = 0; i < count; i++) {
@@ -599,7 +604,6 @@ struct Pass {
             }
         }
         activate_all(activation, slope, before, after, count * layer);
-        products(d, count, vectors.data, vectors.end, afters, after + block * layer, score);
     }
 
     void make_factors(int64_t p, int64_t count) {
@@ -843,9 +847,35 @@ struct Pass {
         }
     }
 
+    // Of the entries of a block, for the pass over sources: weights with their factors, and gradients of scores.
+    void know_entries(int64_t p, int64_t count) {
+        R* out = known_entries + p * 2 * c;
+        if (factor)
+            for (int64_t j = 0; j < count * c; j += L) store(top + j, load(weight + j) * load(factors + j));
+        const R* weights = factor ? top : weight;
+        for (int64_t j = 0; j < count * c; j += c, out += 2 * c) {
+            copy(out, weights + j);
+            copy(out + c, delta + j);
+        }
+    }
+
+    // What `gradients` finds, where the pass over targets knew it: weights with their factors, gradients of scores.
+    void recall_entries(int64_t m, int64_t p, int64_t count, bool of_scores) {
+        const int64_t last = entries - 1 - p, step = 2 * c;
+        for (int64_t i = 0; i < count; i++) {
+            if (far) fetch(known_entries + place[p + std::min(i + AHEAD, last)] * step, step * int64_t(sizeof(R)));
+            const R* from = known_entries + place[p + i] * step;
+            copy(weight + i * c, from);
+            copy(delta + i * c, from + c);
+        }
+        if (!of_scores || kind != HIDDEN) return;
+        make_layer(own_of(m), p, count);
+        derive_all(activation, slope, before, after, count * layer);
+    }
+
     // += what the scores of a block pass on to their own end's terms, in `delta`; of HIDDEN without its vectors.
     void add_terms(int64_t count, R* into) {
-        if (kind == PRODUCTS) add(d, count, delta, terms_of, other_terms.end, into);
+        if (kind == PRODUCTS) add(d, count, delta, terms_of, other_terms.end, into, first_time(unseen_terms));
         else if (kind == HIDDEN) add(d, count, delta, befores, before + block * layer, into);
         else add_up(delta, count, into);
     }
@@ -923,7 +953,8 @@ struct Pass {
         if (narrow) know_features(n, of_values);
         const bool wanted = call.d_target, learns = kind == HIDDEN && call.d_vectors;
         const bool asks = to_keys.data && (wanted || call.d_to_keys);
-        if (!wanted && !learns && !asks && !call.d_entry && !call.d_factor && !call.d_features) return true;
+        const bool visits = wanted || learns || asks || call.d_entry || call.d_factor || call.d_features || known_entries;
+        if (!visits) return true;
         if (call.above) {
             pass_on_above(n);
             return true;
@@ -936,6 +967,7 @@ struct Pass {
             const int64_t count = std::min(block, end - p);
             if (!gather(p, count)) return false;
             gradients(n, p, count, true);
+            if (known_entries) know_entries(p, count);
             if (call.d_factor) {
                 R* out = static_cast<R*>(call.d_factor) + p * c;
                 for (int64_t j = 0; j < count * c; j++) out[j] = weight[j] * dot[j];
@@ -966,16 +998,17 @@ struct Pass {
         const int64_t start = ptr[m], end = ptr[m + 1];
         if (start < 0 || end < start || end > entries) return false;
         const bool wanted = call.d_source || kind == PROJECTED;
-        find_own(m);
+        if (!known_entries) find_own(m);
         zero(sums, z.width);
         zero(term_sums, d.width);
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
             if (!gather(p, count)) return false;
-            gradients(m, p, count, wanted);
+            if (known_entries) recall_entries(m, p, count, wanted);
+            else gradients(m, p, count, wanted);
             if (wanted) add_terms(count, term_sums);
             if (!call.d_z) continue;
-            if (factor) multiply(weight, count);
+            if (factor && !known_entries) multiply(weight, count);
             add_rows(count, weight, sums);
         }
         if (kind == PROJECTED) {

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..backend import KERNELS, is_watched, uses_triton
 from ..errors import reject
 from .memory import room
+from .multihead import HELD
 from .op import PLAIN, acc_dtype
 from .pattern import INT32_MAX, extremes
 from .scoring import HIDDEN, PRODUCTS, PROJECTED, TERMS, ScoreForm, Sums, Tensors
@@ -24,8 +25,8 @@ from .scoring import HIDDEN, PRODUCTS, PROJECTED, TERMS, ScoreForm, Sums, Tensor
 Kernel = Callable[[bytes], int]
 Saved = Sequence[Tensor | None]  # four tensors for the backward pass
 
-_CALL = struct.Struct("=9qd48q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
-_NO_FEATURES, _NO_WAY_BACK = (0,) * 7, (0,) * 15
+_CALL = struct.Struct("=9qd49q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
+_NO_FEATURES, _NO_WAY_BACK = (0,) * 7, (0,) * 16
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
@@ -268,18 +269,23 @@ class Attend:
         d_factor = room(z, E, c) if needs_factor else None
         d_values = room(z, E, c) if needs_values else None
         scratch = room(z, N, 4 * c) if self._knows else None
-        transposed = (0, 0, 0)
-        if not (self.factor is self.terms[2] is self.values is self.features is None):
-            _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
-            transposed = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
-        elif d_z is not None or source or form.kind == PROJECTED:
-            _, _, t_ptr, t_index = pattern.both_ways
-            transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
         if d_factor is not None or entry:
             above = None
+        by_source = d_z is not None or source or form.kind == PROJECTED
+        at_entries = above is None and any(t is not None for t in (*found[1:], d_factor, d_features, d_keys))
+        known = None  # what the pass over targets finds for that over sources, unless it is nearly as much as rows are
+        if by_source and at_entries and not self.is_gate and (z.shape[1] >= 8 * c or 2 * E * c <= HELD):
+            known = room(z, E, 2 * c)
+        transposed = (0, 0, 0)
+        if not (self.factor is self.terms[2] is self.values is self.features is known is None):
+            _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
+            transposed = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
+        elif by_source:
+            _, _, t_ptr, t_index = pattern.both_ways
+            transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
         made = None, held, above, stats, None, summed
         written = d_z, *found, d_factor, d_values, d_features, d_keys, d_map
-        back = grad, scratch, asked, passed, *written
+        back = grad, scratch, known, asked, passed, *written
         self._run("backward", transposed, _addresses(made), _addresses(back))
         if self.to_keys is not None:
             found[3] = d_keys

@@ -112,11 +112,14 @@ def check(case: Case, **tolerance: float) -> None:
     normalised=st.booleans(),
     factors=st.booleans(),
     sizes=st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 150)),
+    held=st.sampled_from([0, onepass.HELD]),
     seed=st.integers(0, 1000),
 )
-def test_kernels_and_twin_agree(seed: int, **arguments: Any) -> None:
+def test_kernels_and_twin_agree(held: int, seed: int, **arguments: Any) -> None:
     torch.manual_seed(seed)
-    check(Case(**arguments))
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(onepass, "HELD", held)
+        check(Case(**arguments))
 
 
 @settings(max_examples=60, deadline=None)
@@ -275,8 +278,10 @@ def test_any_number_of_threads_gives_the_same_bits(kind: str) -> None:
     check(case, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("held", [0, onepass.HELD])
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_that_are_asked_for_one_by_one(kind: str) -> None:
+def test_gradients_that_are_asked_for_one_by_one(kind: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onepass, "HELD", held)
     case = Case(kind, torch.tanh, factors=True)
     _, *together = case.both()
     there = [i for i, t in enumerate(case.all) if t is not None]
