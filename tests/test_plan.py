@@ -77,6 +77,18 @@ def test_sparse_features_leave_one_order() -> None:
             plan(problem(nnz=5000), order)
 
 
+@pytest.mark.parametrize(("P", "Q"), [(3, 5), (5, 3), (4, 4)])
+def test_the_grounds_of_an_order_are_the_widths_of_its_products(P: int, Q: int) -> None:
+    p, apart = problem(P=P, Q=Q), f"both run the sparse products at width {P}; their dense sides differ"
+    for order, width, other in (("a_first", P, Q), ("theta_first", Q, P)):
+        expected = apart if P == Q else f"sparse products run at width {width} instead of {other}"
+        assert ORDERS[order].grounds(p, None) == expected
+    assert ORDERS["a_first"].grounds(p._replace(cached=True), None) == "the A_k^T x are known"
+    assert (
+        ORDERS["phi"].grounds(p._replace(B=7, M=8, N=9), None) == "one product for a batch of 7 on a structure of 8 x 9"
+    )
+
+
 def test_phi_beyond_the_limit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^order: 'phi' was asked for, but the operator"):
         plan(problem(M=10**5, N=10**5), "phi")
