@@ -1240,3 +1240,19 @@ def test_all_pairs_of_sequences_in_one_step(
     written.mul_(x.sum()).sum().backward()
     monkeypatch.setattr(BasisConv, "_in_order", None)  # or nothing here would test the step
     called(conv, draw(2, N, P))
+
+
+@pytest.mark.parametrize("kind", ["constant", "of content", "bound", "image"])
+def test_the_basis_is_returned_in_every_call(kind: str) -> None:
+    """Between calls that return none, which have programs of their own."""
+    basis = {"of content": bases.GAT(2), "image": bases.Window(None, (3, 3))}.get(kind, bases.Chebyshev(2))
+    conv = (GridConv if kind == "image" else BasisConv)(P, P, basis).double()
+    graph = basis.bind(edges(), size=N, dtype=DOUBLE) if kind == "bound" else edges()
+    given = (draw(1, P, 5, 6),) if kind == "image" else (draw(N, P), graph)
+    with torch.no_grad():
+        expected, matrices = conv(*given), conv(*given, return_attention=True)[1].to_dense()
+        for _ in range(3):
+            y, A = conv(*given, return_attention=True)
+            close(y, expected)
+            close(conv(*given), expected)
+            assert torch.equal(A.to_dense(), matrices)
