@@ -90,22 +90,33 @@ def test_a_change_in_place_is_seen(change: Callable[[dict[str, Tensor]], Tensor]
         assert_close(after, before)
 
 
-@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+LAYOUTS = {"coo": Tensor.to_sparse_coo, "csr": Tensor.to_sparse_csr, "csc": Tensor.to_sparse_csc}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_change_in_place_of_sparse_values_is_seen(layout: str) -> None:
+    """By the next call, and not by the gradients of the last."""
     dense = draw(4, 4).abs() * (draw(4, 4, seed=2) > 0)
-    adj = {"coo": dense.to_sparse_coo, "csr": dense.to_sparse_csr, "csc": dense.to_sparse_csc}[layout]()
-    conv, x = BasisConv(3, 2, bases.Adjacency(), bias=False).double(), draw(4, 3)
-    close(conv(x, adj), dense @ x @ conv.weight[0])
-    adj.values().mul_(2)
-    close(conv(x, adj), 2 * dense @ x @ conv.weight[0])
+    adj = LAYOUTS[layout](dense)
+    conv, x = BasisConv(3, 2, bases.Adjacency(), bias=False).double(), draw(4, 3).requires_grad_()
+    for scale in (1, 2, 4):
+        y, expected = conv(x, adj), scale * dense @ x @ conv.weight[0]
+        close(y, expected)
+        adj.values().mul_(2)
+        close(*(torch.autograd.grad(z.sin().sum(), x)[0] for z in (y, expected)))
 
 
-def test_sparse_features_that_change() -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sparse_features_that_change(layout: str) -> None:
+    """They are those of the call in its gradients, too."""
     edge_index, conv = random_edges(0), layer()
-    x = draw(8, 3).to_sparse_csr()
-    for _ in range(2):
-        close(conv(x, edge_index), reference(conv, x.to_dense(), edge_index))
+    x = LAYOUTS[layout](draw(8, 3))
+    for _ in range(3):
+        dense = x.to_dense()
+        y = conv(x, edge_index)
+        close(y, reference(conv, dense, edge_index))
         x.values().mul_(3)
+        close(*(torch.autograd.grad(z.sin().sum(), conv.weight)[0] for z in (y, conv(dense, edge_index))))
 
 
 def test_views_of_one_storage_are_told_apart() -> None:
