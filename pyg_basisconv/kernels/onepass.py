@@ -17,7 +17,6 @@ from torch import Tensor
 from ..backend import KERNELS, is_watched, uses_triton
 from ..errors import reject
 from .memory import room
-from .multihead import HELD
 from .op import PLAIN, acc_dtype
 from .pattern import INT32_MAX, extremes
 from .scoring import HIDDEN, PRODUCTS, PROJECTED, TERMS, ScoreForm, Sums, Tensors
@@ -30,6 +29,7 @@ _NO_FEATURES, _NO_WAY_BACK = (0,) * 7, (0,) * 16
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
+_KNOWN = 1 << 13  # entries from which finding their places by source takes less than computing their weights once more
 _WIDEST = 2048  # columns of a head that a program in Triton holds
 
 
@@ -273,8 +273,8 @@ class Attend:
             above = None
         by_source = d_z is not None or source or form.kind == PROJECTED
         at_entries = above is None and any(t is not None for t in (*found[1:], d_factor, d_features, d_keys))
-        known = None  # what the pass over targets finds for that over sources, unless it is nearly as much as rows are
-        if by_source and at_entries and not self.is_gate and (z.shape[1] >= 8 * c or 2 * E * c <= HELD):
+        known = None  # what the pass over targets finds for that over sources, if it is much less than rows are
+        if by_source and at_entries and not self.is_gate and z.shape[1] >= 8 * c and E >= _KNOWN:
             known = room(z, E, 2 * c)
         transposed = (0, 0, 0)
         if not (self.factor is self.terms[2] is self.values is self.features is known is None):

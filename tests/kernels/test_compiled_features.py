@@ -112,13 +112,13 @@ def check_one_by_one(case: Case) -> None:
     factors=st.booleans(),
     shared=st.booleans(),
     sizes=st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 150)),
-    held=st.sampled_from([0, onepass.HELD]),
+    known=st.sampled_from([0, onepass._KNOWN]),
     seed=st.integers(0, 1000),
 )
-def test_kernels_and_twin_agree(held: int, seed: int, **arguments: Any) -> None:
+def test_kernels_and_twin_agree(known: int, seed: int, **arguments: Any) -> None:
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(onepass, "HELD", held)
+        m.setattr(onepass, "_KNOWN", known)
         check(Case(**arguments))
 
 
