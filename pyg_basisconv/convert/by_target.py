@@ -73,7 +73,8 @@ class ConvertedEG(GraphLayer):
         if self.up_to_last:
             edge_index = _with_loops(edge_index)
         weight = self.comb_lin(x).unflatten(-1, (self.num_heads, -1))  # (N, H, K B)
-        sums = self.conv(self.bases_lin(x), edge_index).unflatten(-1, (weight.shape[-1], -1))  # (N, K B, D)
+        bases = self.bases_lin(x)
+        sums = self.conv((bases, bases), edge_index).unflatten(-1, (weight.shape[-1], -1))  # (N, K B, D)
         y = (weight @ sums).flatten(-2)
         return y if self.bias is None else y + self.bias
 

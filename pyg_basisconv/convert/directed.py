@@ -9,8 +9,10 @@ from torch_geometric.nn import DirGNNConv, GATConv, GraphConv, SAGEConv, SignedC
 
 from ..bases import Identity
 from ..cache import once
+from ..errors import reject
 from .build import adjacency, basis_conv, matrix
 from .composite import Composite, GraphLayer
+from .edges import is_matrix
 from .layers import both
 from .registry import REVERSED, combinations, rebuild_part, rule
 from .sums import with_root
@@ -106,8 +108,12 @@ class ConvertedDirGNN(Composite):
             self.lin = basis_conv(layer, weight, Identity(), layer.lin.bias)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        against = reverse(edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index)
         along = self.conv_in(x, edge_index)  # first, as in PyG, for the same random numbers
+        if is_matrix(edge_index):
+            reject(
+                "edge_index", "a (2, E) tensor, which is turned round", "a sparse matrix", "pass the edges themselves"
+            )
+        against = reverse(edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index)
         y: Tensor = self.alpha * self.conv_out(x, against) + (1 - self.alpha) * along
         return y if self.lin is None else y + self.lin(x)
 

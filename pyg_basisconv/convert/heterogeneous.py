@@ -186,10 +186,12 @@ class ConvertedHEAT(OperatorModule, GraphLayer):
         fill(self.conv.theta, weight=of_nodes.t(), value_bias=layer.lin.bias)
         fill(self.of_edges, weight=of_features.t())
 
-    def compute(self, **call: Any) -> Tensor:
+    def compute(self, node_type: Tensor, edge_type: Tensor, **call: Any) -> Tensor:
         call = with_features(call)
-        h = self.nodes(call["x"], call["node_type"])
-        z = torch.cat([self.edge_type_emb(call["edge_type"]), self.edge_attr_emb(call["edge_attr"])], 1)
+        if call.get("edge_attr") is None:
+            reject("edge_attr", "the features of the edges, which HEATConv reads", None, "pass edge_attr")
+        h = self.nodes(call["x"], node_type)
+        z = torch.cat([self.edge_type_emb(edge_type), self.edge_attr_emb(call["edge_attr"])], 1)
         z = F.leaky_relu(z, self.negative_slope)
         y: Tensor = self.conv(h, call["edge_index"], edge_attr=z, edge_values=self.of_edges)
         if not self.root_weight:

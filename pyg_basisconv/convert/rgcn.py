@@ -67,8 +67,9 @@ class ConvertedRGCN(Converted):
         x, edge_index, edge_type = self._inputs(args, kwargs)
         if not _has_features(x):
             return self._forward_numbers(x, edge_index, edge_type)
+        x = x if self.root is None else parts_of(x)  # which has as many rows as there are targets
         y: Tensor = BasisConv.forward(self, x, edge_index, None, edge_type)
-        return y if self.root is None else y + self.root(parts_of(x)[1])
+        return y if self.root is None else y + self.root(x[1])
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call; takes what the PyG layer takes. Numbers of nodes count as one-hot features."""

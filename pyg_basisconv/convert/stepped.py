@@ -58,7 +58,7 @@ class ConvertedGated(GraphLayer):
             reject("x", f"at most {self.out_channels} channels", str(x.shape[-1]), fix)
         x = x if x.shape[-1] == self.out_channels else F.pad(x, (0, self.out_channels - x.shape[-1]))
         for conv in self.convs:
-            x = self.rnn(conv(x, **call), x)
+            x = self.rnn(conv((x, x), **call), x)
         return x
 
 

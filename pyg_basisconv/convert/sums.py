@@ -205,8 +205,8 @@ class ConvertedGCN2(GraphLayer):
         self.second = None if second is None else basis_conv(layer, second.unsqueeze(0), Identity())
 
     def compute(self, x: Tensor, x_0: Tensor, **call: Any) -> Tensor:
-        initial = self.alpha * x_0[: x.shape[0]]
         sums = (1 - self.alpha) * self.conv(x, **call)
+        initial = self.alpha * x_0[: len(sums)]
         if self.second is None:
             return self._mapped(self.first, sums + initial)
         return self._mapped(self.first, sums) + self._mapped(self.second, initial)

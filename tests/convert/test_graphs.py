@@ -672,3 +672,11 @@ def test_weights_of_a_matrix_for_sums_and_means(layout: str) -> None:
     weights = torch.sparse_coo_tensor(torch.tensor([[1, 2, 0, 0], [0, 1, 2, 3]]), torch.rand(4), (4, 4)).coalesce()
     x, matrix = torch.randn(4, 4), weights if layout == "coo" else weights.to_sparse_csr()
     torch.testing.assert_close(convert(reference)(x, matrix), reference(x, matrix))
+
+
+@pytest.mark.parametrize("targets", [1, N - 1])
+def test_the_first_features_of_fewer_targets(targets: int) -> None:
+    """GCN2Conv takes as many rows of x_0 as there are targets."""
+    reference = made("GCN2Conv", {"normalize": False})
+    edges = EdgeIndex([[0, 1, 2], [0, 0, targets - 1]], sparse_size=(N, targets))
+    agree(Case(convert(reference), reference, [features(N, P), features(N, P)], lambda f, x, x_0: f(x, x_0, edges)))

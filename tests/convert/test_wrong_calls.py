@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GeneralConv, HEATConv, HGTConv, PointTransformerConv, RGATConv
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import DirGNNConv, GeneralConv, GraphConv, HEATConv, HGTConv, PointTransformerConv, RGATConv
 
 from pyg_basisconv import convert
 from pyg_basisconv.verify import N, P, Q, drawn, features, graph, made
@@ -51,6 +52,35 @@ def test_edges(kind: str) -> None:
     for wrong, change in EDGES.items():
         with pytest.raises(ValueError, match=r"^edge_(index|type): expected "):
             pytest.fail(f"{wrong}: {layer(x=x, edge_index=change(edge_index), **more)}")
+
+
+APART: dict[str, dict[str, Any]] = {
+    "EGConv": {"aggregators": ["sum", "mean"], "add_self_loops": False, "num_heads": 2},
+    "FastRGCNConv": {"num_blocks": 2},
+    "GatedGraphConv": {},
+    "RGCNConv": {"num_bases": 2},
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+@pytest.mark.parametrize("targets", [1, N - 1, N + 1])
+def test_edges_to_fewer_or_more_targets(kind: str, targets: int) -> None:
+    """The sums would meet the features of N nodes; one target would be added to all."""
+    reference, edges = made(kind, APART[kind]), torch.tensor([[0, 1, 2], [0, 0, 0]])
+    types = {"edge_type": torch.tensor([0, 1, 1])} if "edge_type" in more_inputs(reference, 3)[1] else {}
+    layer, x = convert(reference), features(N, P)
+    assert layer(x=x, edge_index=EdgeIndex(edges, sparse_size=(N, N)), **types).shape[0] == N
+    with pytest.raises(ValueError, match=rf"^edge_index: expected N = {N} as x has rows"):
+        layer(x=x, edge_index=EdgeIndex(edges, sparse_size=(N, targets)), **types)
+
+
+def test_what_cannot_be_turned_round() -> None:
+    (edge_index, _), x = graph(), features(N, P)
+    layer = convert(drawn(DirGNNConv(GraphConv(P, Q))))
+    assert layer(x, edge_index).shape == (N, Q)
+    for wrong in (torch.eye(N).double().to_sparse_csr(), torch.eye(N).double().to_sparse(), edge_index.tolist()):
+        with pytest.raises(ValueError, match=r"^edge_index: expected a \(2, E\) tensor"):
+            layer(x, wrong)
 
 
 @pytest.mark.parametrize("kind", ATTENDING)
@@ -117,6 +147,10 @@ def test_types_of_nodes() -> None:
     for wrong in (kind[:1], kind[1:], torch.cat([kind, kind]), kind.view(-1, 1), kind + 1, -kind):
         with pytest.raises(ValueError, match=r"^node_type: expected "):
             pytest.fail(f"{wrong}: {layer(x, edges, wrong, *about)}")
+    with pytest.raises(ValueError, match=r"^edge_attr: expected the features of the edges"):
+        layer(x, edges, kind, about[0])
+    with pytest.raises(TypeError, match="missing 2 required positional arguments: 'node_type' and 'edge_type'"):
+        layer(x, edges)
 
 
 def test_sides_that_windows_do_not_cover() -> None:
