@@ -30,6 +30,7 @@ _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
 _KNOWN = 1 << 13  # entries from which finding their places by source takes less than computing their weights once more
+_TOLD = 1 << 23  # numbers of entries up to which reading them takes less than that
 _WIDEST = 2048  # columns of a head that a program in Triton holds
 
 
@@ -274,7 +275,8 @@ class Attend:
         by_source = d_z is not None or source or form.kind == PROJECTED
         at_entries = above is None and any(t is not None for t in (*found[1:], d_factor, d_features, d_keys))
         known = None  # what the pass over targets finds for that over sources, if it is much less than rows are
-        if by_source and at_entries and not self.is_gate and z.shape[1] >= 8 * c and E >= _KNOWN:
+        pays = E >= _KNOWN and 2 * E * c <= _TOLD and z.shape[1] >= 8 * c
+        if pays and by_source and at_entries and not self.is_gate:
             known = room(z, E, 2 * c)
         transposed = (0, 0, 0)
         if not (self.factor is self.terms[2] is self.values is self.features is known is None):
