@@ -108,11 +108,10 @@ class ConvertedDirGNN(Composite):
             self.lin = basis_conv(layer, weight, Identity(), layer.lin.bias)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        along = self.conv_in(x, edge_index)  # first, as in PyG, for the same random numbers
         if is_matrix(edge_index):
-            reject(
-                "edge_index", "a (2, E) tensor, which is turned round", "a sparse matrix", "pass the edges themselves"
-            )
+            fix = "pass the edges themselves"
+            reject("edge_index", "a (2, E) tensor, which is turned round", "a sparse matrix", fix)
+        along = self.conv_in(x, edge_index)  # first, as in PyG, for the same random numbers
         against = reverse(edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index)
         y: Tensor = self.alpha * self.conv_out(x, against) + (1 - self.alpha) * along
         return y if self.lin is None else y + self.lin(x)

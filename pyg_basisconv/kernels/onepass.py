@@ -30,7 +30,7 @@ _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
 _KNOWN = 1 << 13  # entries from which finding their places by source takes less than computing their weights once more
-_TOLD = 1 << 23  # numbers of entries up to which reading them takes less than that
+_TOLD = 1 << 23  # numbers that one pass tells another at most: of more, reading takes as long as computing them again
 _WIDEST = 2048  # columns of a head that a program in Triton holds
 
 
