@@ -56,7 +56,6 @@ class Score:
         evaluate: from the tensors of c copies, (c, ...) each, or of a range of targets, to the scores at the entries,
             (c, E), by target.
         dots: from all tensors to the same scores as `Dots`, if they have this form.
-        fresh: whether `evaluate` returns a new tensor, which may be overwritten.
         ends: the terms of sources and targets, (K, *, M) and (K, *, N), if the scores are their sum.
 
     >>> from pyg_basisconv.mechanisms.base import node_score
@@ -74,11 +73,9 @@ class Score:
         sides: tuple[Side, ...],
         evaluate: Callable[[Tensors, Entries], Tensor],
         dots: Callable[[Tensors, Entries], Dots] | None = None,
-        fresh: bool = True,
         ends: tuple[Tensor | None, Tensor | None] | None = None,
     ) -> None:
-        self.tensors, self.sides, self.evaluate, self.dots = tensors, sides, evaluate, dots
-        self.fresh, self.ends = fresh, ends
+        self.tensors, self.sides, self.evaluate, self.dots, self.ends = tensors, sides, evaluate, dots, ends
 
     def __add__(self, other: "Score") -> "Score":
         if self.ends is not None and other.ends is not None:  # there are fewer nodes than entries
@@ -109,14 +106,9 @@ class Score:
         )
 
     def map(self, function: Activation) -> "Score":
-        """The scores under a function; in place if it has an `inplace` option and gradients are disabled."""
-        inner, inplace = self.evaluate, self.fresh and isinstance(function, nn.Module) and hasattr(function, "inplace")
-
-        def evaluate(t: Tensors, entries: Entries) -> Tensor:
-            score = inner(t, entries)
-            return _inplace_copy(function)(score) if inplace and not torch.is_grad_enabled() else function(score)
-
-        return Score(self.tensors, self.sides, evaluate)
+        """The scores under a function."""
+        inner = self.evaluate
+        return Score(self.tensors, self.sides, lambda t, entries: function(inner(t, entries)))
 
     def snapshot(self) -> "Score":
         """The same scores, independent of later changes of parameters."""
@@ -148,13 +140,6 @@ class Score:
         return Score(
             self.tensors, self.sides, lambda t, e: factor * self.evaluate(t, e), None if inner is None else dots
         )
-
-
-def _inplace_copy(function: Any) -> Any:
-    """A copy of the activation module that overwrites its input."""
-    own = object.__new__(type(function))
-    own.__dict__.update(function.__dict__, inplace=True)
-    return own
 
 
 class Mechanism(nn.Module):
@@ -443,4 +428,4 @@ def entry_score(values: Tensor) -> Score:
     >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [2, 2]]), edge_attr=torch.randn(2, 2)).shape
     torch.Size([3, 6])
     """
-    return Score((values,), ("entry",), lambda t, entries: t[0], fresh=False)
+    return Score((values,), ("entry",), lambda t, entries: t[0])

@@ -13,7 +13,7 @@ from ..kernels.op import add_optional
 from ..kernels.scoring import scores_alone
 from .base import Score, entry_score, node_score, upcast
 
-_DELEGATED = ("tensors", "sides", "evaluate", "dots", "fresh", "ends")
+_DELEGATED = ("tensors", "sides", "evaluate", "dots", "ends")
 
 
 def heads_first(t: Tensor, batch: tuple[int, ...]) -> Tensor:
