@@ -22,21 +22,8 @@ from .portable import fixed_mode
 from .reading import read_graph
 from .typed_edges import explicit
 
-__all__ = [
-    "Basis",
-    "BoundBasis",
-    "Compact",
-    "Compaction",
-    "Direction",
-    "EdgeList",
-    "End",
-    "ImageFunction",
-    "Native",
-    "Work",
-    "bound_basis",
-    "check_bases",
-    "check_types",
-]
+__all__ = ["Basis", "BoundBasis", "Compact", "Compaction", "Direction", "EdgeList", "End", "ImageFunction", "Native"]
+__all__ += ["Work", "bound_basis", "check_bases", "check_types"]
 
 
 _VALUES = {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size}

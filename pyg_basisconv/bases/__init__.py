@@ -25,43 +25,8 @@ from .walks import Walks
 from .wavelets import Wavelets
 from .window import Window
 
-__all__ = [
-    "GAT",
-    "GCN",
-    "Adjacency",
-    "Attention",
-    "Bags",
-    "Basis",
-    "BoundAttention",
-    "BoundBasis",
-    "BoundWalks",
-    "Causal",
-    "Chebyshev",
-    "Complete",
-    "Composition",
-    "Concat",
-    "Degree",
-    "Diffusion",
-    "EdgeFunctions",
-    "EdgeList",
-    "EdgeNetwork",
-    "Edges",
-    "FiniteGroup",
-    "GATv2",
-    "Gaussians",
-    "Group",
-    "Identity",
-    "Laplacian",
-    "Mix",
-    "Points",
-    "Powers",
-    "Product",
-    "Relations",
-    "Resampling",
-    "Shifts",
-    "Spline",
-    "Transpose",
-    "Walks",
-    "Wavelets",
-    "Window",
-]
+__all__ = ["GAT", "GCN", "Adjacency", "Attention", "Bags", "Basis", "BoundAttention", "BoundBasis", "BoundWalks"]
+__all__ += ["Causal", "Chebyshev", "Complete", "Composition", "Concat", "Degree", "Diffusion", "EdgeFunctions"]
+__all__ += ["EdgeList", "EdgeNetwork", "Edges", "FiniteGroup", "GATv2", "Gaussians", "Group", "Identity", "Laplacian"]
+__all__ += ["Mix", "Points", "Powers", "Product", "Relations", "Resampling", "Shifts", "Spline", "Transpose", "Walks"]
+__all__ += ["Wavelets", "Window"]

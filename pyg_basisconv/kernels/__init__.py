@@ -14,40 +14,8 @@ from .scoring import ProductScores, ProjectedScores, Sums, TermScores, Valued, a
 from .tiled import Matchings, gather_matmul
 from .typed import Pairs, typed_matmul
 
-__all__ = [
-    "Affine",
-    "EdgeProductScores",
-    "Matchings",
-    "NonzeroRows",
-    "Pairs",
-    "Pattern",
-    "Piece",
-    "ProductScores",
-    "ProjectedScores",
-    "Sums",
-    "TermScores",
-    "Valued",
-    "a_first",
-    "a_first_nonzero",
-    "affine",
-    "at_entries",
-    "attend",
-    "attention",
-    "contracted",
-    "edge_products",
-    "gather_matmul",
-    "hidden",
-    "inner",
-    "matmul",
-    "matmuls",
-    "repeated",
-    "scored_attention",
-    "sddmm",
-    "softmax",
-    "spmm",
-    "spmm_rows",
-    "summed",
-    "theta_first",
-    "times_theta",
-    "typed_matmul",
-]
+__all__ = ["Affine", "EdgeProductScores", "Matchings", "NonzeroRows", "Pairs", "Pattern", "Piece", "ProductScores"]
+__all__ += ["ProjectedScores", "Sums", "TermScores", "Valued", "a_first", "a_first_nonzero", "affine", "at_entries"]
+__all__ += ["attend", "attention", "contracted", "edge_products", "gather_matmul", "hidden", "inner", "matmul"]
+__all__ += ["matmuls", "repeated", "scored_attention", "sddmm", "softmax", "spmm", "spmm_rows", "summed", "theta_first"]
+__all__ += ["times_theta", "typed_matmul"]

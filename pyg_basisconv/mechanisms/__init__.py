@@ -6,22 +6,5 @@ from .inner import Bilinear, Cosine, Dot, inner_score
 from .outer import MLP, Additive, Biaffine, Perceptron
 from .positions import Relative, Tap, Uniform
 
-__all__ = [
-    "MLP",
-    "Additive",
-    "Biaffine",
-    "Bilinear",
-    "Cosine",
-    "Dot",
-    "Edge",
-    "Mechanism",
-    "Perceptron",
-    "Relative",
-    "Score",
-    "Sizes",
-    "Tap",
-    "Uniform",
-    "entry_score",
-    "inner_score",
-    "node_score",
-]
+__all__ = ["MLP", "Additive", "Biaffine", "Bilinear", "Cosine", "Dot", "Edge", "Mechanism", "Perceptron", "Relative"]
+__all__ += ["Score", "Sizes", "Tap", "Uniform", "entry_score", "inner_score", "node_score"]

@@ -7,20 +7,7 @@ from .channels import Depthwise, Split
 from .full import Full, Pass
 from .heads import Heads, LowRank
 
-__all__ = [
-    "Blocks",
-    "Chain",
-    "Depthwise",
-    "Full",
-    "Grouped",
-    "Heads",
-    "Kernel",
-    "LowRank",
-    "Pass",
-    "Separable",
-    "Split",
-    "Theta",
-    "project",
-]
+__all__ = ["Blocks", "Chain", "Depthwise", "Full", "Grouped", "Heads", "Kernel", "LowRank", "Pass", "Separable"]
+__all__ += ["Split", "Theta", "project"]
 
 default = Full  # the parameter of a layer without theta=
