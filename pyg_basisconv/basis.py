@@ -277,9 +277,6 @@ class Basis(nn.Module):
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
             grid: the shape of the sources' grid, for families on grids that were made without a shape.
             edge_attr: (E, D) the features of edges, for `bases.EdgeFunctions`.
-
-        Raises:
-            ValueError: if an argument does not fit, with the fix.
         """
         check_bases(self)
         if dtype is None and edge_weight is None and isinstance(edge_attr, Tensor) and edge_attr.is_floating_point():

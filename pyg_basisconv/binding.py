@@ -84,9 +84,6 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
         call: its arguments.
         observed: whether the caller wants the weights that are computed from content.
         seen: a witness of the tensors that the basis is bound to, if there is one.
-
-    Raises:
-        ValueError: for arguments that do not fit, with the fix.
     """
     modules, x, edge_index = layer._modules, call.x, call.edge_index
     theta: Theta = modules["theta"]

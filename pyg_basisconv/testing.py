@@ -71,7 +71,6 @@ def assert_equivariant(
 
     Raises:
         AssertionError: if the results differ, with the largest difference and its place; or if the output is empty.
-        ValueError: for arguments that do not fit, with the fix.
 
     >>> from torch import nn
     >>> from pyg_basisconv import BasisConv, GridConv, bases

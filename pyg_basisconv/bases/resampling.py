@@ -37,9 +37,6 @@ class Resampling(Gridded):
             `nn.Upsample`.
         align_corners: whether the first and last source and target are at the same places; for 'linear'.
 
-    Raises:
-        ValueError: arguments that do not fit.
-
     >>> Resampling(4, 1, size=2).bind().to_dense()
     tensor([[[0.5000, 0.0000],
              [0.5000, 0.0000],

@@ -31,26 +31,10 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     carry over. Lazy layers stay lazy (`BasisConv` then draws their parameters); some, such as a lazy `GATConv`, are
     left, and have to be called once before. A layer with `cached=True` never returns the result of another graph.
 
-    Parameters keep the memory layout that they had, so that no call copies them: kernels their memory format, to be
-    chosen before the conversion, and the matrices of attention that of a `Linear`. Some are not contiguous then, which
-    `torch.optim.LBFGS`, `torch.nn.utils.prune`, `parameters_to_vector` and `fully_shard` require: set
-    `p.data = p.data.contiguous()` for each parameter p. The plan may evaluate many tiny images as one matrix product: a
-    NaN in one place of an image then reaches all of it, unless `order='native'` is set.
-
     Layers that rearrange or resample a grid (`nn.AdaptiveAvgPool2d`, `nn.Upsample`, `nn.Fold`, `nn.PixelShuffle`, and
     their like), `nn.Linear`, `nn.EmbeddingBag`, and the recurrent `nn.RNN`, `nn.GRU`, `nn.LSTM` and their cells are
-    converted alone, but stay as they are in a model: it would gain nothing.
-
-    `RGCNConv` and `FastRGCNConv` become one operator over `bases.Relations`, and `HypergraphConv` one over a product of
-    incidence matrices. `SignedConv`, `DirGNNConv`, `HANConv` and `HGTConv` are made of several, next to their
-    non-linear steps. Two calls are refused, because PyG's result is not what it documents: `FastRGCNConv` with node
-    numbers other than 0, 1, 2, ..., and `HGTConv` with edge types in another order than that of its metadata.
-
-    One gradient differs on purpose: where a node has several weighted loops, layers that replace loops (`GCNConv`, say)
-    take the weight of the last one. PyG gives its gradient to all loops of that node, although the others have no
-    influence on the result; here these get zero, as finite differences confirm.
-
-    Layers that cannot be reproduced are left as they are: inside a model as a copy, alone as the given layer itself.
+    converted alone, but stay as they are in a model: it would gain nothing. Layers that cannot be reproduced are left,
+    too: inside a model as a copy, alone as the given layer itself.
 
     Args:
         module: a layer, or any module that contains some.

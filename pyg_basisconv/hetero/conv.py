@@ -52,9 +52,6 @@ class HeteroBasisConv(nn.Module):
         - edge_weight_dict[s, r, t]: (E_r,)
         - result[t]: (\*, N_t, Q)
 
-    Raises:
-        ValueError: for arguments that do not fit, with the fix.
-
     >>> import torch
     >>> from pyg_basisconv.hetero import HeteroBasisConv
     >>> metadata = ['author', 'paper'], [('author', 'writes', 'paper'), ('paper', 'cites', 'paper')]

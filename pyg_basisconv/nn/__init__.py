@@ -5,15 +5,9 @@ defaults and the names of the parameters are those of the original. So the same 
 `state_dict` of either loads into either, and `isinstance(layer, torch_geometric.nn.GATConv)` is true. It prints as
 PyG's does; `convert(layer)` gives the `BasisConv`, which prints as one could have typed it.
 
-A call reads the current parameters as views, without copies. PyG's own code runs where it can be observed: under hooks
-and explainers, under `torch.compile`, `torch.export` and `torch.func` (call `convert` before to have one operator
-there), in a subclass with messages of its own, in the first call of a lazy layer, where parameters are parametrized or
-an inner layer was changed, and in training where we would draw other random numbers than the layer. Dropout of
-attention draws the same ones, (E, heads) in the order of the edges, but for edges in a sparse layout, torch's
-`MultiheadAttention` and the pairs that `SuperGATConv` draws.
-
-A parameter that a call leaves out, as that of the targets in a call with `(x, None)`, may have a gradient of zeros
-where PyG's has None.
+A call reads the current parameters as views, without copies. PyG's own code runs where it can be observed: under hooks,
+explainers, `torch.compile`, `torch.export` and `torch.func`, in a subclass with messages of its own, and where we would
+draw other random numbers than the layer. The page "In PyG" of the documentation has all cases.
 
 A layer that is not linear in its features stays PyG's: importing one from here raises an `ImportError` with the reason,
 and options such as `aggr="max"` a `ValueError` in the constructor; import those from `torch_geometric.nn`. All else

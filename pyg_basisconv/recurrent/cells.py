@@ -35,9 +35,6 @@ class BasisCell(nn.Module):
         - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
         - h and the result: (\*, M, H); or (\*, H, \*grid)
 
-    Raises:
-        ValueError: for arguments that do not fit, with the fix.
-
     >>> from pyg_basisconv import bases
     >>> cell = BasisGRUCell(2, 5, bases.Identity())
     >>> isinstance(cell, BasisCell), cell.read(torch.randn(7, 2)).shape, cell.begin(torch.randn(7, 2), None).shape

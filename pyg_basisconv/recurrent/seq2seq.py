@@ -38,9 +38,6 @@ class DCRNN(nn.Module):
         - x: (T, \*, M, P), leading batch dimensions allowed; with `batch_first` (B, T, M, P); or a `PackedSequence`
         - y: (horizon, \*, M, Q); with `batch_first` (B, horizon, M, Q)
 
-    Raises:
-        ValueError: for arguments that do not fit, with the fix.
-
     >>> model = DCRNN(2, 16, 1, K=3, horizon=6)
     >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
     >>> model(torch.randn(12, 8, 5, 2), edge_index).shape

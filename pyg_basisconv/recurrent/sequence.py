@@ -36,9 +36,6 @@ class BasisRNN(nn.Module):
         - outputs: as x, with H channels
         - state: of the cell as for one step, (\*, M, H); a list of states for a list of cells
 
-    Raises:
-        ValueError: for arguments that do not fit, with the fix.
-
     >>> from pyg_basisconv import bases
     >>> from pyg_basisconv.recurrent import BasisGRUCell
     >>> rnn = BasisRNN(BasisGRUCell(2, 16, bases.Diffusion(2)))

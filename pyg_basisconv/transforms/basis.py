@@ -42,9 +42,6 @@ class AddBasis(BaseTransform):
     Shapes:
         - basis_edge_index: (2, E'); basis_edge_type: (E',) from 0 to K-1; basis_edge_weight: (E',)
 
-    Raises:
-        ValueError: for data that do not fit, with the fix.
-
     >>> from pyg_basisconv import BasisConv, bases
     >>> chebyshev = bases.Chebyshev(3)
     >>> data = AddBasis(chebyshev)(Data(x=torch.randn(3, 8), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])))
@@ -133,9 +130,6 @@ class InducedBasis(BaseTransform):
     Shapes:
         - n_id: (n,) the number of each sampled node in the whole graph. Where a batch holds several samples
           (`disjoint=True`), its `batch` has the sample of each node, and edges stay within a sample.
-
-    Raises:
-        ValueError: for data that do not fit, with the fix.
 
     >>> from pyg_basisconv import bases
     >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])

@@ -41,9 +41,6 @@ class ToGrid(BaseTransform):
     Attributes of an earlier graph (edge_index, edge_type, edge_weight, edge_attr, adj_t, num_nodes) are deleted, all
     others are kept. Images of one shape, without a mask, share their edges: do not write to them.
 
-    Raises:
-        ValueError: for data that do not fit, with the fix.
-
     >>> from pyg_basisconv import BasisConv, bases
     >>> window = bases.Window(None, (3, 3), padding=1)
     >>> data = ToGrid(window)(Data(x=torch.randn(1, 8, 8), y=3))  # one of a data set of images with labels
