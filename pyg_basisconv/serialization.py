@@ -46,11 +46,4 @@ PLAIN: tuple[type, ...] = (
     *(kind for kind in _MODULES if isinstance(kind, type) and issubclass(kind, nn.Module)),
 )
 
-# Older files have these classes under the names of the modules that defined them then.
-_EARLIER: dict[str, tuple[type, ...]] = {
-    "basis": (Compaction, EdgeList, Work),
-    "bases.composed": (bases.Concat, bases.Product, bases.Mix, bases.Transpose),
-}
-_MOVED = [(kind, f"pyg_basisconv.{file}.{kind.__name__}") for file, kinds in _EARLIER.items() for kind in kinds]
-
-torch.serialization.add_safe_globals([*PLAIN, *_MOVED])
+torch.serialization.add_safe_globals(list(PLAIN))

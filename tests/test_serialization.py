@@ -272,20 +272,6 @@ def test_a_copy_of_a_family_has_a_number_of_its_own(family: str) -> None:
     assert len({one.serial for one in (bound, *copies)}) == 4
 
 
-@pytest.mark.parametrize("weights_only", [True, False])
-@pytest.mark.parametrize("write", ["{a} + {b}", "{a} @ {b}", "{a}.T", "2 * {a} - {b}"])
-def test_what_was_saved_before_a_file_was_split_is_loaded(
-    write: str, weights_only: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    basis = read(write.format(a="Adjacency('rw')", b="Adjacency('mean')"))
-    for kind in (bases.Concat, bases.Product, bases.Mix, bases.Transpose):
-        monkeypatch.setattr(kind, "__module__", "pyg_basisconv.bases.composed")  # as it was written then
-    stream = io.BytesIO()
-    torch.save(basis, stream)
-    monkeypatch.undo()
-    assert str(torch.load(io.BytesIO(stream.getvalue()), weights_only=weights_only)) == str(basis)
-
-
 @pytest.mark.parametrize(
     "basis",
     [

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -87,18 +86,3 @@ def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor | None:
 def operand_repr(part: Any, precedence: int) -> str:
     """The `repr` of an operand: in brackets if its own operator binds less tightly."""
     return repr(part) if part.precedence >= precedence else f"({part!r})"
-
-
-# Files of earlier versions name these classes under this module.
-_MOVED = {
-    **dict.fromkeys(("Concat", "BoundConcat"), "concat"),
-    **dict.fromkeys(("Product", "BoundProduct"), "product"),
-    **dict.fromkeys(("Mix", "BoundMix"), "mix"),
-    "Transpose": "transpose",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MOVED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MOVED[name]}", __package__), name)

@@ -23,8 +23,6 @@ class Original:
         constants: the names of the buffers that its basis was made with, and that a checkpoint cannot change.
     """
 
-    constants: Sequence[str] = ()  # in files of earlier versions
-
     def __init__(self, layer: nn.Module, rebuild: Callable[[Any], nn.Module], constants: Sequence[str]) -> None:
         # The layer is kept without its numbers and caches.
         memo: dict[int, object] = {
