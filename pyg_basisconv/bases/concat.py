@@ -1,6 +1,6 @@
 """`a + b`: the concatenation of families."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import accumulate, chain
 from typing import Any
@@ -23,6 +23,11 @@ from ..typed_edges import ListedEdges, TypedEdges, check_members, dense
 from .composed import Composed
 
 
+def _numbered(parts: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    """Each part, with the number of its first member."""
+    return zip(parts, accumulate((part.K for part in parts), initial=0), strict=False)
+
+
 class BoundConcat(Derived):
     """The members of several families of the same M and N, in order."""
 
@@ -39,17 +44,11 @@ class BoundConcat(Derived):
             self.target_grid = part.target_grid if self.target_grid is None else self.target_grid
             self.batch = part.batch if len(part.batch) > len(self.batch) else self.batch
 
-    def _split(
-        self, z: Tensor | Sequence[Tensor | None]
-    ) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
-        z, sizes = check_members(z, self.K), [part.K for part in self.parts]
+    def _split(self, z: Tensor | Sequence[Tensor | None]) -> Iterator[tuple[BoundBasis, Any]]:
+        z = check_members(z, self.K)
         if isinstance(z, Tensor):
-            yield from zip(self.parts, z.split(sizes), strict=True)
-            return
-        start = 0
-        for part in self.parts:
-            yield part, z[start : start + part.K]
-            start += part.K
+            return zip(self.parts, z.split([part.K for part in self.parts]), strict=True)
+        return ((part, z[start : start + part.K]) for part, start in _numbered(self.parts))
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         return chain.from_iterable(part.iterate(x) for part in self.parts)
@@ -96,15 +95,15 @@ class BoundConcat(Derived):
 
     @kept
     def typed(self) -> TypedEdges | None:
-        starts, lists = [0, *accumulate([part.K for part in self.parts])], [part.lists for part in self.parts]
+        starts, lists = [start for _, start in _numbered(self.parts)], [part.lists for part in self.parts]
         if all(lists) and lists_of(self.dtype, self.K * max(self.M, self.N)):
-            entries = [e.from_member(start) for some, start in zip(lists, starts, strict=False) for e in some]
+            entries = [e.from_member(start) for some, start in zip(lists, starts, strict=True) for e in some]
             return ListedEdges(self.K, self.M, self.N, entries, self.dtype)
         typed = [family for part in self.parts if (family := part.typed) is not None]
         if len(typed) < len(self.parts):
             return None
         sets = [part.edge_set for part in typed]
-        kinds = [e.kinds.int() + start for e, start in zip(sets, starts, strict=False)]
+        kinds = [e.kinds.int() + start for e, start in zip(sets, starts, strict=True)]
         weight = None
         if any(part.weight is not None for part in typed):
             one = torch.ones(1, dtype=self.dtype, device=self.device)
@@ -117,11 +116,10 @@ class BoundConcat(Derived):
         return BoundConcat([part[index] if part.batch else part for part in self.parts])  # type: ignore[index]
 
     def edges(self) -> EdgeList:
-        lists, start = [], 0
-        for part in self.parts:
+        lists = []
+        for part, start in _numbered(self.parts):
             kind, source, target, weight = part.edges()
             lists.append((kind.long() + start, source.long(), target.long(), weight))
-            start += part.K
         return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
 
     def remake(self, parts: Sequence[BoundBasis]) -> "BoundConcat":
@@ -258,21 +256,16 @@ class Concat(Composed):
         if content is None:
             lists = self.listed(graph)
             return super().build(graph) if lists is None else ListedConcat(self, graph, lists)
-        bound, start = [], 0
-        for part in self._parts:
-            bound.append(part.on(graph.holding(content.for_members(start, start + part.K))))
-            start += part.K
-        return BoundConcat(bound)
+        own = ((part, content.for_members(start, start + part.K)) for part, start in _numbered(self._parts))
+        return BoundConcat([part.on(graph.holding(members)) for part, members in own])
 
     def listed(self, graph: Graph) -> Sequence[List] | None:
         found: list[List] = []
-        start = 0
-        for part in self._parts:
+        for part, start in _numbered(self._parts):
             lists = part.listed(graph)
             if lists is None:
                 return None
             found += [edges.from_member(start) for edges in lists]
-            start += part.K
         return found if lists_of(graph.dtype, self.K * max(graph.M, graph.N)) else None
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
