@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -304,12 +305,8 @@ class BoundGrid(ImageFamily):
         first = [axis[-1 if transposed else 0] for axis in axes]
         before = tuple(o if transposed else -o for o in first)
         stride = lattice.upsampling if transposed else lattice.stride
-        places = []
-        for offset in self.offsets:
-            place = 0
-            for o, o_0, d, size in zip(offset, first, dilation, kernel, strict=True):
-                place = place * size + abs(o - o_0) // d
-            places.append(place)
+        steps = abs(np.subtract(self.offsets, first)) // dilation  # (K, r)
+        places = np.ravel_multi_index(steps.T, kernel).tolist()
         frame = Frame(lattice.sources, lattice.targets, kernel, before, stride, dilation, lattice.mode)
         return Taps(frame, None if places == list(range(math.prod(kernel))) else places, transposed)
 

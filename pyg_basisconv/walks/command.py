@@ -7,19 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import reject
+from . import report as reports
 from .config import Knowledge, graph_of, load_walks
 from .document import Document
 from .grammar import Sort, parse
-from .report import (
-    followed,
-    joined,
-    report,
-    suggested,
-    text_of_followed,
-    text_of_joined,
-    text_of_report,
-    text_of_suggested,
-)
 from .vocabulary import NamedGraph
 from .wording import suggestion
 
@@ -66,8 +57,8 @@ def _answer(options: argparse.Namespace) -> str:
         if options.sort or options.start is not None or options.end is not None:
             reject("--suggest", "no --sort, --from or --to beside it", "one", "ask one thing at a time")
         without = given.pop("without", [])
-        proposal = suggested(graph_of(Document(Path(options.file))), options.suggest, without, **given)
-        return _json(proposal) if options.json else text_of_suggested(proposal)
+        proposal = reports.suggested(graph_of(Document(Path(options.file))), options.suggest, without, **given)
+        return _json(proposal) if options.json else reports.text_of_suggested(proposal)
     for name in given:
         reject(f"--{name}", "--suggest beside it", "it alone", "leave it out")
     document = Document(Path(options.file))
@@ -77,12 +68,12 @@ def _answer(options: argparse.Namespace) -> str:
         if options.end is not None:
             fix = "name the entity where the walks begin, or take it for --from and the inverse of the sort"
             reject("--to", "--from beside it", "it alone", fix)
-        found, text = report(graph, sorts), text_of_report
+        found, text = reports.report(graph, sorts), reports.text_of_report
     elif options.end is None:
-        found, text = followed(graph, sorts, graph.entity(options.start)), text_of_followed
+        found, text = reports.followed(graph, sorts, graph.entity(options.start)), reports.text_of_followed
     else:
         ends = graph.entity(options.start), graph.entity(options.end)
-        found, text = joined(graph, sorts, *ends), text_of_joined
+        found, text = reports.joined(graph, sorts, *ends), reports.text_of_joined
     return _json(found) if options.json else text(found)
 
 

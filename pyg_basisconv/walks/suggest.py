@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import reduce
 from heapq import heappush, heappushpop, nlargest
 from itertools import count
 from numbers import Integral
@@ -261,7 +262,7 @@ class _Search:
                     there = self._step(here, step)
                     if symmetric:
                         back = [(r, not inverse) for r, inverse in reversed((*begin, step))]
-                        yield (*begin, step, *back), self.predict(self._steps(there, back))
+                        yield (*begin, step, *back), self.predict(reduce(self._step, back, there))
                     else:
                         yield (*begin, step), self.predict(there)
                     reached = int((np.diff(there.indptr) > 0).sum())
@@ -272,12 +273,7 @@ class _Search:
     def walk(self, ways: tuple[Way, ...]) -> csr_matrix:
         """(S, N) the number of walks from each start to each node."""
         S = len(self.facts.starts)
-        return self._steps(_ones(np.arange(S), self.facts.starts, (S, self.N)), ways)
-
-    def _steps(self, here: csr_matrix, ways: Any) -> csr_matrix:
-        for way in ways:
-            here = self._step(here, way)
-        return here
+        return reduce(self._step, ways, _ones(np.arange(S), self.facts.starts, (S, self.N)))
 
     def _step(self, here: csr_matrix, way: Way) -> csr_matrix:
         relation, inverse = way  # no walk uses the facts of its start
