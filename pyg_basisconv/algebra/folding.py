@@ -18,22 +18,11 @@ from ..errors import reject
 from ..grid import GridConv
 from ..testing import cloned
 from ..theta import Depthwise, Theta
+from . import tracing
 from .affine import LINEARS, NORMS, AffineMap, by_matrix, of_linear, of_norm, unwrapped
 from .compose import LAYERS, Comparison
 from .rewrites import after, before, plain, pointwise, together
-from .tracing import (
-    Absorbed,
-    LayerCall,
-    Trace,
-    calls,
-    copied,
-    hooked,
-    is_layer,
-    same_argument,
-    trace,
-    value,
-    writes_between,
-)
+from .tracing import Absorbed, LayerCall, Trace
 
 
 def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
@@ -76,13 +65,13 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     >>> torch.testing.assert_close(folded(image), cnn(image))
     """
     _check_model(model)
-    traced = Trace(torch.fx.Graph(), {}) if is_layer(model) else trace(model, args, kwargs)
+    traced = Trace(torch.fx.Graph(), {}) if tracing.is_layer(model) else tracing.trace(model, args, kwargs)
     folder = _Folder(traced, bool(args or kwargs))
     with torch.no_grad():
         steps = [step for step in folder.steps() if step.absorbed]
 
     def calls_change(some: list[_Step]) -> bool:
-        return str(trace(_with(model, traced, some), args, kwargs).graph) != str(traced.graph)
+        return str(tracing.trace(_with(model, traced, some), args, kwargs).graph) != str(traced.graph)
 
     asked = [step for step in steps if calls_change([step])] if steps and calls_change(steps) else []
     steps = [step for step in steps if step not in asked]
@@ -99,7 +88,7 @@ def _with(model: nn.Module, traced: Trace, steps: list["_Step"]) -> Any:
     """A copy of a model in which steps take the place of their layers."""
     made = {id(step.call.module): step.made for step in steps}
     absorbed = {id(traced.parts[name]): gone for step in steps for name, gone in step.absorbed.items()}
-    return copied(model, {**made, **absorbed}).eval()
+    return tracing.copied(model, {**made, **absorbed}).eval()
 
 
 def _check_model(model: nn.Module) -> None:
@@ -124,7 +113,7 @@ def _check_same(model: nn.Module, folded: nn.Module, args: Any, kwargs: Any) -> 
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(0)
             given, named = cloned((args, kwargs))
-            found.append(tree_leaves(copied(one)(*given, **named)))
+            found.append(tree_leaves(tracing.copied(one)(*given, **named)))
     for a, b in zip(*found, strict=True):
         if isinstance(a, Tensor) and a.is_floating_point() and a.layout == torch.strided:
             apart, size = float((b - a).double().norm()), float(a.double().norm())
@@ -186,7 +175,7 @@ class _Folder:
         """The linear layers, folded where that pays."""
         runs: list[list[_Step]] = []
         ends: dict[Any, list[_Step]] = {}  # the run that ends at a call
-        for call in calls(self.traced):
+        for call in tracing.calls(self.traced):
             if (step := _step(call)) is not None:
                 run = ends.get(call.source, [])
                 if not run:
@@ -226,7 +215,7 @@ class _Folder:
             raise Unchanged(f"{given} channels are given, and {second.theta.P} read")
         behind = b.affine is not None and a.layer is not None
         at, other = (a, b) if behind or a.affine is None else (b, a)
-        if not behind and writes_between(a.call.node, b.call.node, self.parts):
+        if not behind and tracing.writes_between(a.call.node, b.call.node, self.parts):
             raise Unchanged("something is changed in place between them")
         if b.affine is not None and behind:
             layer = after(first, b.affine)
@@ -259,7 +248,7 @@ class _Folder:
         own = other.layer.basis.axes if norm is a else other.layer.basis.target_axes
         fits = own in (None, axes - 2) if other.images else axes == 3
         axes = axes if other.images else 2
-        if not fits or (self.known and value(b.x).dim() != axes):
+        if not fits or (self.known and tracing.value(b.x).dim() != axes):
             raise Unchanged("the channels of the batch norm are on another axis")
         return axes
 
@@ -274,7 +263,7 @@ class _Folder:
         return found.pop() if found else (torch.get_default_dtype(), torch.device("cpu"))
 
     def _check_call(self, a: _Step, b: _Step) -> None:
-        if not same_argument(a.call.others, b.call.others):
+        if not tracing.same_argument(a.call.others, b.call.others):
             raise Unchanged("their graphs, or other arguments, are not the same")
         if not self.known:
             raise Unchanged("only an example call can say whether it pays")
@@ -284,8 +273,8 @@ class _Folder:
 
 def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
     """How many times faster one layer is than two, as the plan estimates; raises Unchanged where that does not pay."""
-    others = {name: value(given) for name, given in a.call.others.items()}
-    x, between = value(a.x), value(b.x)
+    others = {name: tracing.value(given) for name, given in a.call.others.items()}
+    x, between = tracing.value(a.x), tracing.value(b.x)
     plans = cast(BasisConv, a.layer).plan(x, **others), cast(BasisConv, b.layer).plan(between, **others)
     comparison = Comparison(plans, layer.plan(x, **others))
     if not comparison.pays:
@@ -296,7 +285,7 @@ def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
 def _step(call: LayerCall) -> _Step | None:
     """A layer as a step, if it is affine and does not depend on the features."""
     norm = unwrapped(call.module)
-    if any(map(hooked, call.module.modules())):
+    if any(map(tracing.hooked, call.module.modules())):
         return None
     if type(norm) in NORMS:
         known = of_norm(norm)

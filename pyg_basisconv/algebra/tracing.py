@@ -18,14 +18,7 @@ from torch.fx.node import map_arg
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_map
-from torch_geometric.nn import (
-    Aggregation,
-    MessagePassing,
-    Sequential,
-    global_add_pool,
-    global_max_pool,
-    global_mean_pool,
-)
+from torch_geometric.nn import Aggregation, MessagePassing, Sequential
 
 from ..convert.composite import Composite
 from ..convert.layers import Converted
@@ -33,7 +26,7 @@ from ..errors import reject
 from ..testing import cloned
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout)
-_POOLS = (global_add_pool, global_max_pool, global_mean_pool)
+_POOLS = tuple(getattr(torch_geometric.nn, f"global_{how}_pool") for how in ("add", "max", "mean"))
 # The modules that define them.
 _LAYERS = ("torch.nn.", *(f"torch_geometric.nn.{name}." for name in ("conv", "dense", "norm")))
 

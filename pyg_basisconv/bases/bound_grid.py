@@ -14,18 +14,8 @@ from ..basis import BoundBasis, Direction, EdgeList, ImageFunction, Native, Work
 from ..cache import View, cached_property, kept
 from ..content import Inputs
 from ..errors import reject
-from ..kernels.grids import (
-    AXES,
-    Frame,
-    Ints,
-    average,
-    banded_convolution,
-    convolution,
-    convolve,
-    convolve_transposed,
-    pointwise,
-    strip_length,
-)
+from ..kernels import grids
+from ..kernels.grids import AXES, Frame, Ints
 from ..portable import with_plain
 from ..theta import Blocks, Theta
 from ..theta.base import add_bias
@@ -318,7 +308,7 @@ class BoundGrid(ImageFamily):
             length = window.frame.kernel[0]
             return Native(
                 lambda inputs, bias: add_bias(self._by_banded_convolution(inputs, window), bias),
-                2 * (strip_length(length) + length) * self.M * width,
+                2 * (grids.strip_length(length) + length) * self.M * width,
                 6 * self.M * width,
                 1,
             )
@@ -341,7 +331,7 @@ class BoundGrid(ImageFamily):
         direct = self.norm is None and blocks.then is None and window.place is None and not window.transposed
         if direct:
             kernel = _kept_view(theta, partial(_kernel, theta, width, (-1, p, *window.frame.kernel)))
-            return self.native_on_images(convolution(window.frame, g, kernel), operations, numbers)
+            return self.native_on_images(grids.convolution(window.frame, g, kernel), operations, numbers)
         return self.native_on_images(
             lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
             operations,
@@ -355,7 +345,7 @@ class BoundGrid(ImageFamily):
             y = y * self._scale.to(y.dtype).view(self.lattice.targets)
         if blocks.then is not None:
             kernel = blocks.then.to(y).t().reshape(-1, y.shape[1], *[1] * len(window.frame.kernel))
-            return pointwise(y, kernel, _cast(bias, y))
+            return grids.pointwise(y, kernel, _cast(bias, y))
         return y if own is not None else _add_image_bias(y, bias)
 
     def _divisor(self, theta: Theta, window: Taps) -> tuple[int | None, float] | None:
@@ -371,7 +361,7 @@ class BoundGrid(ImageFamily):
         return (divisor, 1.0) if divisor and abs(scale * divisor - 1) <= 1e-12 else None
 
     def _pooled(self, image: Tensor, bias: Tensor | None, divisor: tuple[int | None, float], window: Taps) -> Tensor:
-        y = average(image, window.frame, divisor[0], self.norm != "mean")
+        y = grids.average(image, window.frame, divisor[0], self.norm != "mean")
         return _add_image_bias(y if divisor[1] == 1 else y * divisor[1], bias)
 
     def _is_shared_depthwise(self, theta: Theta, window: Taps) -> bool:
@@ -384,7 +374,7 @@ class BoundGrid(ImageFamily):
 
     def _by_banded_convolution(self, inputs: Inputs, window: Taps) -> Tensor:
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
-        return banded_convolution(inputs.x, _at_taps(taps, window), window.frame.before[0])
+        return grids.banded_convolution(inputs.x, _at_taps(taps, window), window.frame.before[0])
 
 
 @with_plain(lambda theta, make: make)
@@ -405,9 +395,9 @@ def convolve_window(image: Tensor, weight: Tensor, bias: Tensor | None, window: 
     g, p, q = weight.shape[1:]
     if window.transposed:
         kernel = weight.permute(1, 2, 3, 0).reshape(g * p, q, *window.frame.kernel)
-        return convolve_transposed(image, kernel, _cast(bias, image), window.frame, g)
+        return grids.convolve_transposed(image, kernel, _cast(bias, image), window.frame, g)
     kernel = weight.permute(1, 3, 2, 0).reshape(g * q, p, *window.frame.kernel)
-    return convolve(image, kernel, _cast(bias, image), window.frame, g)
+    return grids.convolve(image, kernel, _cast(bias, image), window.frame, g)
 
 
 def _at_taps(weight: Tensor, window: Taps) -> Tensor:

@@ -421,7 +421,7 @@ def evaluate_by(monkeypatch: pytest.MonkeyPatch, apply: Callable[..., Tensor]) -
         return call
 
     monkeypatch.setattr(bound_grid, "convolve_window", apply)
-    monkeypatch.setattr(bound_grid, "convolution", convolution)
+    monkeypatch.setattr(bound_grid.grids, "convolution", convolution)
 
 
 def test_what_spoils_kernels_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
