@@ -277,30 +277,14 @@ def param(module: nn.Module, name: str) -> Any:
     return own[name] if name in own else getattr(module, name)
 
 
-def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, param(theta, "weight"), bias, A)
-
-
-def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, param(theta, "weight"), bias, A)
-
-
-def _compacted(theta: Theta, x: Tensor, bias: Tensor | None, A: Any) -> Tensor:
-    return a_first_nonzero(x, theta.dense(x.shape[1]), bias, A)
-
-
-def _of_known(theta: Theta, x: Tensor, bias: Tensor | None, A: Any) -> Tensor:
-    return times_theta(A.known_rows(x), param(theta, "weight"), bias)
-
-
 KNOWN = "known"  # the name of the step that multiplies kept A^T x by Theta
 AT_ONCE = "compacted, at once"  # the order whose step takes the matrices of any parameter, written out
 # See `Theta.step`; the others take a parameter whose weight is (K, P, Q).
 STEPS: dict[str, Step] = {
-    "a_first": _a_first,
-    "theta_first": _theta_first,
-    AT_ONCE: _compacted,
-    KNOWN: _of_known,
+    "a_first": lambda theta, x, bias, A: a_first(x, param(theta, "weight"), bias, A),
+    "theta_first": lambda theta, x, bias, A: theta_first(x, param(theta, "weight"), bias, A),
+    AT_ONCE: lambda theta, x, bias, A: a_first_nonzero(x, theta.dense(x.shape[1]), bias, A),
+    KNOWN: lambda theta, x, bias, A: times_theta(A.known_rows(x), param(theta, "weight"), bias),  # type: ignore[attr-defined]
 }
 
 
