@@ -90,11 +90,6 @@ def assert_equivariant(
     >>> pooled = nn.Sequential(GridConv(3, 4, circular), nn.AdaptiveAvgPool2d(1)).double()
     >>> assert_equivariant(pooled, Translation((2, 1)), x, output_action=Trivial())
 
-    A lifting convolution maps images to images over the group:
-
-    >>> lift = GridConv(3, 4, bases.Group('p4', bases.Window(None, (3, 3), padding=1), lift=True)).double()
-    >>> assert_equivariant(lift, Symmetry('p4', 1), x, output_action=Symmetry('p4', 1, lifted=True))
-
     The nodes of a graph may be numbered in any order:
 
     >>> conv = BasisConv(3, 4, bases.Adjacency('sym')).double()
