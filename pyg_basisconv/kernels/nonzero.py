@@ -8,7 +8,7 @@ from torch import Tensor
 from ..backend import KERNELS
 from ..errors import reject
 from .contract import Rows, a_first
-from .op import compilable, recorded
+from .op import compilable, derivative, differentiated_again, raw_apply
 from .pattern import extremes
 
 
@@ -44,27 +44,35 @@ def _sums(u: Tensor, weight: Tensor, bias: Tensor | None, at: NonzeroRows, N: in
     return y
 
 
-def _compute(A: Any, at: NonzeroRows, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-    u = at.enter.expand_rows(x)  # (t, P)
-    return _sums(u, weight, bias, at, A.N), [u]
+class _ByNonzeroRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, A: Any, at: NonzeroRows) -> Tensor:
+        u = at.enter.expand_rows(x)  # (t, P)
+        ctx.save_for_backward(x, weight, bias, u)
+        ctx.A, ctx.at = A, at
+        return _sums(u, weight, bias, at, A.N)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, u = ctx.saved_tensors
+        at: NonzeroRows = ctx.at
+        if differentiated_again():
+            return *derivative(a_first, (x, weight, bias, ctx.A), grad), None
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        v = torch.empty_like(u) if needs_x else None  # (t, P) the gradient of u
+        grad_weight = torch.empty_like(weight) if needs_weight else None
+        members = zip(at.of_members(u), at.of_members(at.targets), at.of_members(u if v is None else v), strict=True)
+        for k, (rows, targets, into) in enumerate(members if needs_x or needs_weight else ()):
+            z = grad.index_select(0, targets)
+            if grad_weight is not None:
+                torch.mm(rows.t(), z, out=grad_weight[k])
+            if v is not None:
+                torch.mm(z, weight[k].t(), out=into)
+        grad_x = None if v is None else at.enter.adjoint.expand_rows(v)
+        return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None, None
 
 
-def _backward(grad: Tensor, needs: Any, fixed: Any, tensors: Any, further: Any) -> tuple[Tensor | None, ...]:
-    (_, at), (_, weight, _), (u,), (needs_x, needs_weight, needs_bias) = fixed, tensors, further, needs
-    v = torch.empty_like(u) if needs_x else None  # (t, P) the gradient of u
-    grad_weight = torch.empty_like(weight) if needs_weight else None
-    members = zip(at.of_members(u), at.of_members(at.targets), at.of_members(u if v is None else v), strict=True)
-    for k, (rows, targets, into) in enumerate(members if needs_x or needs_weight else ()):
-        z = grad.index_select(0, targets)
-        if grad_weight is not None:
-            torch.mm(rows.t(), z, out=grad_weight[k])
-        if v is not None:
-            torch.mm(z, weight[k].t(), out=into)
-    grad_x = None if v is None else at.enter.adjoint.expand_rows(v)
-    return grad_x, grad_weight, grad.sum(0) if needs_bias else None
-
-
-_by_nonzero_rows = recorded(2, _compute, _backward, lambda A, at, x, weight, bias: a_first(x, weight, bias, A))
+_record = raw_apply(_ByNonzeroRows)
 
 
 def a_first_nonzero(x: Tensor, weight: Tensor, bias: Tensor | None, A: Any) -> Tensor:
@@ -84,4 +92,6 @@ def a_first_nonzero(x: Tensor, weight: Tensor, bias: Tensor | None, A: Any) -> T
     if at is None:
         return a_first(x, weight, bias, A)
     bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
-    return _by_nonzero_rows(A, at, x, weight, bias)
+    if torch.is_grad_enabled():
+        return _record(x, weight, bias, A, at)  # type: ignore[no-any-return]
+    return _sums(at.enter.expand_rows(x), weight, bias, at, A.N)
