@@ -274,7 +274,7 @@ def train(options: argparse.Namespace, device: str) -> float:
         training.restore(state)
     if first and not sampled():
         print("With neither pyg-lib nor torch_sparse, all neighbours are taken, for as many steps as --neighbors has")
-        print("numbers. To have them sampled: pip install 'pyg-basisconv[sparse]' --no-build-isolation")
+        print('numbers. To have them sampled: pip install --no-build-isolation -e ".[sparse]"')
     steps, done = len(training.shards), len(training.history)
     epochs = max(options.epochs, done)
     text, percent = TextColumn("{task.description:44}"), TextColumn("{task.percentage:3.0f} %")

@@ -40,7 +40,7 @@ def _load() -> tuple[Any, str]:
     try:
         kernels = import_module("pyg_basisconv._kernels")
     except ImportError as error:
-        fix = "install a C++ compiler and the package again"
+        fix = "install a C++ compiler and the package again (in a clone: pip install -e .)"
         if _WANTED == "compiled":
             reject(_NAME, "compiled kernels that can be loaded", error, f"{fix}, or unset it")
         return None, f"not built: {error}; {fix}"

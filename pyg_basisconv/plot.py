@@ -128,7 +128,7 @@ def _figure(size: tuple[float, float]) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("pictures are drawn by matplotlib: pip install 'pyg-basisconv[plot]'") from error
+        raise ImportError("pictures are drawn by matplotlib: pip install matplotlib") from error
     return Figure(figsize=size, layout="constrained")
 
 

@@ -54,7 +54,8 @@ def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels, status = backend._load()
     assert kernels is None
     assert status == (
-        "not built: No module named 'pyg_basisconv._kernels'; install a C++ compiler and the package again"
+        "not built: No module named 'pyg_basisconv._kernels'; "
+        "install a C++ compiler and the package again (in a clone: pip install -e .)"
     )
 
 

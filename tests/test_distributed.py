@@ -192,7 +192,7 @@ def test_several_seeds_are_the_trainings_of_each(capsys):
 def test_without_a_sampler_it_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(distributed, "sampled", lambda: False)
     main([*SMALL, "--epochs", "1"])
-    assert "pip install 'pyg-basisconv[sparse]' --no-build-isolation" in capsys.readouterr().out
+    assert 'pip install --no-build-isolation -e ".[sparse]"' in capsys.readouterr().out
 
 
 def shares() -> list[list[int]]:

@@ -586,3 +586,10 @@ def test_shift_heads_in_processes_gives_what_one_process_gives(tmp_path, monkeyp
         shift_heads.main(f"--kinds window --quick --steps 1 --workers {workers} --out {out}".split())
         found.append(json.loads((out / "shift_heads_next.json").read_text())["summary"])
     assert found[0] == found[1]
+
+
+def test_every_script_is_listed():
+    folder = Path(examples.data.__file__).parent
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\.py\) \|", (folder / "README.md").read_text("utf-8"), re.MULTILINE)
+    scripts = [path for path in folder.glob("*.py") if '__name__ == "__main__"' in path.read_text("utf-8")]
+    assert sorted(listed) == sorted(path.stem for path in scripts)
