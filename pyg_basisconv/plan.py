@@ -25,7 +25,19 @@ from .portable import any_seen, in_fake_mode, portable, with_plain
 class Plan:
     """The orders, the cost of each for one call with its gradients, and the one that is taken.
 
-    `print(plan)` shows the table; `plan.order` is the choice, `plan.why` its reason, `plan.hint` what would be quicker.
+    `print(plan)` shows the table, and `plan[order]` is the estimate of an order.
+
+    Attributes:
+        problem: the sizes.
+        estimates: of all orders, those that are not possible with the reason.
+        order: the choice.
+        why: its reason.
+        hint: what would be quicker, such as x as a sparse matrix; or "".
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> plan = BasisConv(1433, 16, bases.GCN()).plan(torch.rand(100, 1433), torch.randint(100, (2, 400)))
+    >>> plan.order
+    'theta_first'
     """
 
     problem: Problem

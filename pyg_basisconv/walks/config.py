@@ -22,7 +22,13 @@ class Knowledge(NamedGraph):
     r"""A graph with relations, its names, and the basis of its walks.
 
     Args:
-        edge_index, edge_type, num_nodes, entities, identifiers, relations, types: as in `NamedGraph`.
+        edge_index: (2, E) heads and tails.
+        edge_type: (E,) relations.
+        num_nodes: N.
+        entities: names of the nodes, by id; their labels, if there are any.
+        identifiers: names of the nodes in the graph's files.
+        relations: their names, aliases and types, a `walks.Vocabulary`.
+        types: of the nodes, each None where it is unknown; None for a graph without types.
         basis: of the sorts, a `bases.Walks`.
 
     >>> import tempfile
