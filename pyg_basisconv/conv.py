@@ -43,7 +43,7 @@ class BasisConv(Messages):
 
     Args:
         in_channels: P, or -1 to find it in the first call; or (P, P') where targets have features of another width.
-        out_channels: Q.
+        out_channels: Q; or -1 beside an `in_channels` of -1, with `theta.Pass` and `bias=False`, for any width.
         basis: the family A, see `pyg_basisconv.bases`.
         theta: the kind of parameter, see `pyg_basisconv.theta`; `theta.Full()` by default.
         order: 'auto', or 'a_first', 'theta_first', 'phi', 'native', 'compacted' or 'mixed', then obeyed or refused
@@ -169,9 +169,10 @@ class BasisConv(Messages):
             x: the features, see Shapes above. The gradient of an x_dst that is `x_src[:N]` is added to that of x_src.
             edge_index: (2, E); `torch_geometric.EdgeIndex`; the transposed adjacency (N, M) as a `torch.sparse` COO,
                 CSR or CSC tensor or a `torch_sparse.SparseTensor`; a bound basis; or None where the basis needs none.
-            edge_weight: (E,), or (E, K) for `bases.Edges`.
+            edge_weight: (E,), or (E, K) for `bases.Edges`. `bases.Attention` ignores it, unless `weighted=True`.
             edge_type: (E,) for typed edges.
-            edge_attr: (E, R) for mechanisms that read edges; or (M, N, R) where all pairs are edges; (\*, E, R) or
+            edge_attr: (E, D) for `bases.Spline`, `Gaussians`, `Points`, `EdgeNetwork` and other `bases.EdgeFunctions`;
+                (E, R) for mechanisms that read edges, or (M, N, R) where all pairs are edges, or (\*, E, R) or
                 (\*, M, N, R) where each graph of a batch has its own.
             size: (M, N), to be checked, or where x_dst is None.
             batch: (M,) the graph that each node of a batch belongs to.

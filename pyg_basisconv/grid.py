@@ -24,8 +24,9 @@ from .theta.base import param
 class GridConv(BasisConv):
     r"""A `BasisConv` that takes and returns images as torch lays them out, for an `nn.Sequential`.
 
-    With `bases.Window` and `theta.Full`, `Grouped` or `Depthwise` it is `torch.nn.Conv2d` and its like, evaluated by
-    the very same kernels; but any basis will do that has as many targets as sources, or says what grid they are.
+    With `bases.Window` and `theta.Full`, `Kernel`, `Grouped` or `Depthwise` it is `torch.nn.Conv2d` and its like,
+    evaluated by the very same kernels; but any basis will do that has as many targets as sources, or says what grid
+    they are.
 
     Args:
         in_channels: P, or -1 to find it in the first call.

@@ -69,6 +69,10 @@ class Adjacency(GraphMatrix):
             several times), `'add'` to it, or `'replace'` it.
         diagonal: lambda in :math:`A + \lambda \, diag(A)` (Cluster-GCN, arXiv:1905.07953).
 
+    Raises:
+        ValueError: with `'sym'` or loops, for other numbers of sources than of targets; under `'sym'`, for negative
+            degrees.
+
     >>> Adjacency('sym', self_loops=True).bind(torch.tensor([[0, 1], [1, 0]])).to_coo().to_dense()
     tensor([[[0.5000, 0.5000],
              [0.5000, 0.5000]]])
@@ -166,6 +170,9 @@ class Laplacian(GraphMatrix):
 
     Args:
         norm: None for :math:`D - W`, 'sym' for :math:`I - D^{-1/2} W D^{-1/2}`, 'rw' for :math:`I - D^{-1} W`.
+
+    Raises:
+        ValueError: for other numbers of sources than of targets; under 'sym', for negative degrees.
 
     >>> Laplacian().bind(torch.tensor([[0, 1], [1, 0]])).to_coo().to_dense()
     tensor([[[ 1., -1.],

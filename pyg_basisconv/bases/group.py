@@ -200,6 +200,9 @@ class Group(Gridded):
         lift: whether x is on the plain grid, instead of on the group times the grid.
         action: (G, r, r) of a table: how its elements map the positions of the grid; None for the trivial action.
 
+    Raises:
+        ValueError: for a window that an element does not map to itself, as one that is not square.
+
     Grids: of the sources (G, *shape), or (\*shape) lifted; of the targets (G, *targets).
 
     >>> from pyg_basisconv import GridConv, bases

@@ -174,6 +174,9 @@ class Powers(OfSquareMatrix):
         K: the number of powers, the zeroth included.
         operator: S, a basis of one square matrix; by default the symmetrically normalised adjacency.
 
+    Raises:
+        ValueError: for an operator of several matrices, or one that reads features, and for one that is not square.
+
     >>> path = torch.tensor([[0, 1], [1, 2]])
     >>> Powers(3, Adjacency()).bind(path).to_coo().to_dense()[2]
     tensor([[0., 0., 1.],
@@ -234,6 +237,9 @@ class Chebyshev(Basis):
         norm: of the Laplacian: 'sym', 'rw' or None.
         lambda_max: the largest eigenvalue; or 'exact' to compute it by `scipy.sparse.linalg.eigsh`, for undirected
             graphs: one value for a whole batch, without a gradient.
+
+    Raises:
+        ValueError: as `Laplacian`; and with 'exact', for a directed graph.
 
     >>> edge = torch.tensor([[0, 1], [1, 0]])
     >>> Chebyshev(2).bind(edge).to_coo().to_dense()[1]

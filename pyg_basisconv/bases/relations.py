@@ -48,6 +48,10 @@ class Relations(Basis):
         inverse: whether to add R matrices of the reversed edges, at R + r.
         self_loop: whether to add the identity as the last matrix: the node's own features, `x_dst` in a bipartite call.
 
+    Raises:
+        ValueError: without `edge_type` where R > 1, and for types from R on; with `inverse`, for other numbers of
+            sources than of targets; under `'sym'`, for negative degrees.
+
     >>> import torch
     >>> family = Relations(2, 'mean', inverse=True, self_loop=True)
     >>> edge_index, edge_type = torch.tensor([[0, 1, 0], [2, 2, 1]]), torch.tensor([0, 0, 1])

@@ -32,7 +32,6 @@ class Walks(Basis):
     Products are not built: factors that sorts share at their beginning, or at their end, are applied once, and only to
     the nodes that their walks reach. A product is built if that is no more work. A norm of the whole walk is a factor
     of each sort of its own, which ends sharing on its side: 'row' at the beginning, 'mean' at the end, 'sym' at both.
-    Products beyond `memory_limit`, and walks too many to be normalised, are refused on first use.
 
     Args:
         sorts: strings or lists of steps; or a dict of them, by name.
@@ -48,6 +47,10 @@ class Walks(Basis):
         sorts: as they were parsed.
         names: of the sorts.
         vocabulary: of the relations.
+
+    Raises:
+        ValueError: for sorts that `pyg_basisconv.walks.parse` refuses; and on first use, for a product beyond
+            `memory_limit`, more walks than can be normalised, and other numbers of sources than of targets.
 
     >>> import torch
     >>> family = Walks(["likes.likes", "^likes"], ["likes"])

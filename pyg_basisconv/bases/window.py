@@ -56,6 +56,10 @@ class Window(Gridded):
             as many targets as sources on the whole grid, the targets are the same sites (a submanifold convolution);
             otherwise all positions that are linked to a site, in the order of samples and positions.
 
+    Raises:
+        ValueError: for a window that is larger than the padded grid; for more padding than a grid has to reflect or to
+            repeat; for sites beyond the grid.
+
     >>> Window((4,), 3, padding=1).bind().to_dense()[0]
     tensor([[0., 1., 0., 0.],
             [0., 0., 1., 0.],

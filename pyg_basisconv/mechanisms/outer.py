@@ -186,7 +186,7 @@ class MLP(Mechanism):
 
     Args:
         dim: the width of the hidden layer; None if it is projected, for the width of a value.
-        activation: elementwise.
+        activation: elementwise; `nn.Tanh()` by default.
         projected: whether W is Theta.
         target: 'own' if V is a matrix of this mechanism, 'shared' if it is Theta, None for no such term.
         gated: whether to multiply by a gate; only without a target.
@@ -305,7 +305,7 @@ class Perceptron(Combination):
         dim: the width of the hidden layer.
         *mechanisms: of the scores :math:`s_i`.
         edge_dim: the width of z, `edge_attr`; 0 for none.
-        activation: elementwise.
+        activation: elementwise; `nn.ReLU()` by default.
 
     >>> from pyg_basisconv import BasisConv, bases
     >>> from pyg_basisconv.mechanisms import Dot

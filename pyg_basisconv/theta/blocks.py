@@ -22,7 +22,8 @@ _MIN_WIDTH = 64  # of blocks that are multiplied separately; narrower ones are m
 class Grouped(Theta):
     r"""Block-diagonal matrices: g separate groups of channels, as in `torch.nn.Conv2d(groups=g)`.
 
-    Group j maps the input channels from j P/g on to the output channels from j Q/g on. K P Q / g numbers.
+    Group j maps the input channels from j P/g on to the output channels from j Q/g on. K P Q / g numbers. With
+    `bases.Relations` it is the block decomposition of R-GCN (Schlichtkrull et al., arXiv:1703.06103).
 
     Args:
         groups: g, which divides P and Q.
@@ -167,6 +168,7 @@ class Separable(Theta):
     :math:`\Theta_k = \sum_h \mathrm{diag}(c_{hk}) W_h`.
 
     H (K + P Q) numbers, or H P (K + Q). The members are mixed first, for H products with a matrix instead of K. With
+    `bases.Relations` it is the basis decomposition of R-GCN (Schlichtkrull et al., arXiv:1703.06103). With
     H = 1, `depthwise=True` and the shifts of a grid for A this is the depthwise separable convolution of Chollet
     (arXiv:1610.02357).
 

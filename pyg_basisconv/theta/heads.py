@@ -86,6 +86,9 @@ class Heads(Values):
         bias: whether the values have a bias, (K, D), beside the bias of the layer.
         shared: whether all members have the same matrix, and bias.
 
+    Raises:
+        ValueError: if K does not divide Q, under 'concat'.
+
     >>> Heads().build(2, 3, 8).weight.shape, Heads(shared=True).build(2, 3, 8).weight.shape
     (torch.Size([2, 3, 4]), torch.Size([1, 3, 4]))
     """
