@@ -36,6 +36,6 @@ from .walks.suggest import Suggestion, suggest_sorts
 
 __version__ = "0.2.0"
 __all__ = ["BasisConv", "BasisGRUCell", "BasisLSTMCell", "BasisRNN", "BasisRNNCell", "GridConv", "HeteroBasisConv"]
-__all__ += ["Knowledge", "Suggestion", "__version__", "backends", "bases", "block_diagonal", "blocks", "compose", "convert"]
-__all__ += ["decompose", "explain_head", "fold", "gram", "load_walks", "mechanisms", "models", "nn", "plot"]
+__all__ += ["Knowledge", "Suggestion", "__version__", "backends", "bases", "block_diagonal", "blocks", "compose"]
+__all__ += ["convert", "decompose", "explain_head", "fold", "gram", "load_walks", "mechanisms", "models", "nn", "plot"]
 __all__ += ["serialization", "suggest_sorts", "theta"]

@@ -41,9 +41,6 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
         left: a dict to be filled with the name of each layer that is left, and the reason; without it one warning lists
             them.
 
-    Raises:
-        ValueError: for what is no `nn.Module`. A layer that cannot be reproduced is no error.
-
     >>> import torch
     >>> from torch_geometric.nn import CGConv, GCNConv
     >>> convert(GCNConv(8, 4))
