@@ -39,9 +39,9 @@ class Document:
             if not isinstance(table, dict):
                 self.refuse(name, "", f"a table [{name}]", table, f"write [{name}] and its keys below")
             known = KEYS[name]
-            for key in table if known is not None else ():
-                if key not in known:  # type: ignore[operator]
-                    fix = suggestion(key, known, f"there are {_listed(known)}")  # type: ignore[arg-type]
+            for key in table:
+                if known is not None and key not in known:
+                    fix = suggestion(key, known, f"there are {_listed(known)}")
                     reject(f"{path}: [{name}]", "a known key", repr(key), fix)
 
     def refuse(self, table: str, key: str, expected: str, got: Any, fix: str) -> NoReturn:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from functools import reduce
 from heapq import heappush, heappushpop, nlargest
-from itertools import count
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -258,8 +257,7 @@ class _Search:
         level: list[tuple[Way, ...]] = [()]
         farthest = length // 2 if symmetric else length
         for at in range(1, farthest + 1):
-            found: list[tuple[int, int, tuple[Way, ...]]] = []
-            order = count()
+            found: dict[tuple[Way, ...], int] = {}  # from how many starts there are such walks
             for begin in level:
                 here = self.walk(begin)
                 out = self.leave if symmetric or at < farthest else self.arrive
@@ -274,8 +272,8 @@ class _Search:
                         yield (*begin, step), self.predict(there)
                     reached = int((np.diff(there.indptr) > 0).sum())
                     if reached >= floor:
-                        found.append((reached, -next(order), (*begin, step)))
-            level = [ways for *_, ways in nlargest(BEAM, found)]
+                        found[(*begin, step)] = reached
+            level = nlargest(BEAM, found, key=found.__getitem__)  # of equal ones the first
 
     def walk(self, ways: tuple[Way, ...]) -> csr_matrix:
         """(S, N) the number of walks from each start to each node."""
