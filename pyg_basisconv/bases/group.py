@@ -154,13 +154,9 @@ class BoundGroup(ImageFamily):
     @kept
     def _members(self) -> Tensor:
         """(K', S, G) the member at each tap of the window, from each sheet of sources to each sheet of targets."""
-        G, K = self.group.order, self.window.K
-        places = [torch.tensor(order, device="cpu").argsort() for order in self.taps]
-        members = torch.empty(K, 1 if self.lift else G, G, dtype=torch.int64, device="cpu")
-        for h in range(G):
-            for s in range(members.shape[1]):
-                r = 0 if self.lift else self.group.table[self.group.inverse[h]][s]
-                members[:, s, h] = r * K + places[h]
+        places = torch.tensor(self.taps, device="cpu").argsort(1).t()  # (K', G)
+        elements = torch.tensor(self.group.table, device="cpu")[self.group.inverse].t()  # (G, G) h^-1 s
+        members = places.unsqueeze(1) + (0 if self.lift else self.window.K * elements)
         return members.to(self.device)
 
     def native(self, theta: Theta, width: int) -> Native | None:
