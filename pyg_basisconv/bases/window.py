@@ -177,12 +177,11 @@ class Window(Gridded):
             self._check_mode(grid)
             return grid
         found = []
-        for axis, (m, k, s, p, d) in enumerate(
-            zip(grid, self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        ):
+        axes = zip(grid, self.kernel_size, self.stride, self.padding, self.dilation, self.output_padding, strict=True)
+        for m, k, s, p, d, more in axes:
             span = d * (k - 1) + 1
             if self.transposed:
-                n = (m - 1) * s - 2 * p + span + self.output_padding[axis] if m else 0
+                n = (m - 1) * s - 2 * p + span + more if m else 0
             else:
                 n = pooling_targets(m, span, s, p, self.ceil_mode) if m else 0
             if m and n < 1:

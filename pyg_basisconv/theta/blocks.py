@@ -159,8 +159,7 @@ class Kernel(Grouped):
         return super().kernel(width) if self.transposed else param(self, "weight")
 
     def extra_repr(self) -> str:
-        groups = "" if self.groups == 1 else f", groups={self.groups}"
-        return f"size={self.size}{groups}{', transposed=True' if self.transposed else ''}"
+        return arguments(self, f"size={self.size}", groups=1, transposed=False)
 
 
 class Separable(Theta):
