@@ -55,7 +55,10 @@ struct Call {
     double slope;
     // Entries by target, and by source; for each position by source, that by target.
     const int32_t *ptr, *index, *t_ptr, *t_index, *t_back;
-    const void *z, *source;
+    // Rows, and the step from one to the next; they may be columns of wider ones.
+    const void* z;
+    int64_t z_stride;
+    const void* source;
     int64_t source_stride;
     const void* target;
     int64_t target_stride;
@@ -84,8 +87,15 @@ struct Call {
     void* known;          // (N, 4 c) room
     void* known_entries;  // (E, 2 c) room, see `know_entries`; null where the pass over sources computes what is in it
     void *asked, *passed;  // (N, F c) room: queries and gradients of targets, as features of entries meet them
-    void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor, *d_values;
-    void *d_features, *d_to_keys, *d_to_values;
+    // Gradients of rows, with steps, too. The address of `d_source` is that of `d_z` where the terms of sources are the
+    // rows of z themselves.
+    void* d_z;
+    int64_t d_z_stride;
+    void* d_source;
+    int64_t d_source_stride;
+    void* d_target;
+    int64_t d_target_stride;
+    void *d_entry, *d_vectors, *d_others, *d_factor, *d_values, *d_features, *d_to_keys, *d_to_values;
 };
 
 // Attention between all pairs of N targets and M sources, of B sequences and K heads: rows of K D or K W numbers, heads

@@ -401,7 +401,7 @@ struct Pass {
     }
     Table<R> end_rows(bool source) const {
         const int64_t width = c * call.W;
-        return source ? Table<R>(call.z, call.M, width, width) : Table<R>(call.grad, call.N, width, width);
+        return source ? Table<R>(call.z, call.M, call.z_stride, width) : Table<R>(call.grad, call.N, width, width);
     }
 
     Pass(const Call& k, bool by_source)
@@ -533,9 +533,9 @@ struct Pass {
     void find_own(int64_t n) {
         if (!by_terms) return;
         if (kind == PROJECTED) {
-            const R *rows = static_cast<const R*>(call.z), *row = rows + n * z.width;
-            const R* vector = by_source ? vectors.data : static_cast<const R*>(call.others);
-            products(z, 1, vector, vector + z.width, &row, rows + call.M * z.width, own);
+            const Table<R> rows = end_rows(true);
+            const R *row = rows.row(n), *vector = by_source ? vectors.data : static_cast<const R*>(call.others);
+            products(z, 1, vector, vector + z.width, &row, rows.end, own);
         } else {
             copy(own, own_of(n));
         }
@@ -940,7 +940,7 @@ struct Pass {
         const R *g = own_rows.row(n), *some = static_cast<const R*>(call.above) + n * z.width;
         const R *delta = known + (n * KNOWN + 3) * c, *share = static_cast<const R*>(call.stats) + (n * KNOWN + 3) * c;
         products(z, 1, g, own_rows.end, &some, some + (call.N - n) * z.width, dot);
-        R* out = static_cast<R*>(call.d_target) + n * c;
+        R* out = static_cast<R*>(call.d_target) + n * call.d_target_stride;
         const R bend = activation == RELU ? 1 : 1 - slope;
         for (int64_t h = 0; h < c; h++) out[h] = bend * (dot[h] - delta[h] * share[h]);
     }
@@ -980,17 +980,19 @@ struct Pass {
         }
         if (asks && wanted) to_keys.widen(asked_sums, term_sums);
         if (asks && call.d_to_keys) to_keys.learn(asked_sums, own_of(n), own_end(), of_keys);
-        if (wanted) write_terms(static_cast<R*>(call.d_target) + n * d.width);
+        if (wanted) write_terms<false>(static_cast<R*>(call.d_target) + n * call.d_target_stride);
         if (learns)
             for (int64_t j = 0; j < d.width; j++) partial[j] += vector_sums[j];
         return true;
     }
+    // The gradient of an end's terms; `more`: what is there is added to.
+    template <bool more>
     void write_terms(R* __restrict out) const {
         const R *__restrict found = term_sums, *__restrict a = vectors.data;
         if (kind == HIDDEN)
-            for (int64_t j = 0; j < d.width; j++) out[j] = found[j] * a[j];
+            for (int64_t j = 0; j < d.width; j++) out[j] = (more ? out[j] : 0) + found[j] * a[j];
         else
-            std::memcpy(out, term_sums, d.width * sizeof(R));
+            for (int64_t j = 0; j < d.width; j++) out[j] = (more ? out[j] : 0) + found[j];
     }
 
     // The way back at a source. The gradients of both vectors are added to `partial`, one behind the other.
@@ -1014,7 +1016,7 @@ struct Pass {
         if (kind == PROJECTED) {
             const R *row = own_rows.row(m), *end = own_rows.end;
             R* at_target = totals;
-            const R* from = static_cast<const R*>(call.d_target) + m * c;
+            const R* from = static_cast<const R*>(call.d_target) + m * call.d_target_stride;
             copy(at_target, from);
             const R *a = vectors.data, *b = static_cast<const R*>(call.others);
             if (call.d_z) {
@@ -1025,10 +1027,12 @@ struct Pass {
                 add(z, 1, term_sums, &row, end, partial);
                 add(z, 1, at_target, &row, end, partial + widest);
             }
+        } else if (wanted && call.d_source == call.d_z) {
+            write_terms<true>(sums);
         } else if (wanted) {
-            write_terms(static_cast<R*>(call.d_source) + m * d.width);
+            write_terms<false>(static_cast<R*>(call.d_source) + m * call.d_source_stride);
         }
-        if (call.d_z) std::memcpy(static_cast<R*>(call.d_z) + m * z.width, sums, z.width * sizeof(R));
+        if (call.d_z) std::memcpy(static_cast<R*>(call.d_z) + m * call.d_z_stride, sums, z.width * sizeof(R));
         return true;
     }
 };

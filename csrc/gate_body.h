@@ -27,7 +27,7 @@ struct Gate {
           slope(R(k.slope)), ptr(back ? k.t_ptr : k.ptr), index(back ? k.t_index : k.index),
           place(back ? k.t_back : nullptr), entry_row(k.entry_row), own_terms(back ? source_terms(k) : target_terms(k)),
           other_terms(back ? target_terms(k) : source_terms(k)), entry(k.entry, k.E, k.entry_stride, c),
-          z(k.z, k.M, c, c), values(k.values, k.E, k.values_stride, c), grad(k.grad, k.N, c, c),
+          z(k.z, k.M, k.z_stride, c), values(k.values, k.E, k.values_stride, c), grad(k.grad, k.N, c, c),
           factor(static_cast<const R*>(k.factor)) {}
 
     // A vector of row i from column j on; zeros where there is no table.
@@ -47,7 +47,11 @@ struct Gate {
 
     template <bool whole>
     INLINE_MEMBER void give(void* table, int64_t i, int64_t j, V v) const {
-        R* to = static_cast<R*>(table) + i * c + j;
+        give_row<whole>(static_cast<R*>(table) + i * c, j, v);
+    }
+    template <bool whole>
+    INLINE_MEMBER void give_row(R* row, int64_t j, V v) const {
+        R* to = row + j;
         if (whole || j + L <= c) return store(to, v);
         for (int64_t l = 0; l < c - j; l++) to[l] = v[l];
     }
@@ -101,11 +105,14 @@ struct Gate {
                 slopes[k] += d;
             }
         }
-        void *of_sum = back ? call.d_z : call.y, *of_slopes = back ? call.d_source : call.stats;
+        R* of_sum = static_cast<R*>(back ? call.d_z : call.y);
+        R* of_slopes = static_cast<R*>(back ? call.d_source : call.stats);
+        const int64_t step = back ? call.d_z_stride : c, step_of_slopes = back ? call.d_source_stride : c;
 #pragma GCC unroll 4
         for (int k = 0; k < K; k++) {
-            if (of_sum) give<whole>(of_sum, n, j + k * L, sum[k]);
-            if (of_slopes) give<whole>(of_slopes, n, j + k * L, slopes[k]);
+            if (of_sum && of_sum == of_slopes) sum[k] += slopes[k];
+            if (of_sum) give_row<whole>(of_sum + n * step, j + k * L, sum[k]);
+            if (of_slopes && of_sum != of_slopes) give_row<whole>(of_slopes + n * step_of_slopes, j + k * L, slopes[k]);
         }
     }
 

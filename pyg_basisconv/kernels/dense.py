@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import on_gpu
+from ..backend import KERNELS, on_gpu
 from ..portable import portable, with_plain
-from .joined import joined, joins
+from .joined import joined, joined_columns, joins
 from .memory import room
 from .op import autocasting, needs_gradient, recorded
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
+_COMPILED = (torch.float32, torch.float64)
 _FEW = 1 << 16  # numbers of rows up to which the association does not matter
 
 
@@ -161,16 +162,23 @@ def repeated(matrix: Tensor, bias: Tensor | None, heads: int) -> Affine:
 def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
     """Whether several maps of the same rows may be computed as one product, and gain by it.
 
-    On a GPU they may if `joined` takes them. On the CPU the product has to be small, and to put two matrices together,
-    or some of several shapes, takes longer than their products. The result of a frozen map must not require a gradient
-    because of the others.
+    On a GPU they may if `joined` takes them. On the CPU they need matrices of one shape; where the product is small, to
+    put two of these together takes longer than their products, and where it is large, the kernels have to read columns
+    of wider rows. The result of a frozen map must not require a gradient because of the others.
     """
     if on_gpu(x) and joins(x, *[t for one in maps for t in one[:2]]):
         return len({(w.requires_grad, b is None or (b.requires_grad,)) for w, b, *_ in maps}) == 1 < len(maps)
-    if x.layout != torch.strided or len(maps) < 3:
+    if x.layout != torch.strided or len(maps) < 2 or not x.numel():
         return False
     forms = {(w.shape, w.requires_grad, b is None or (b.shape, b.requires_grad)) for w, b, *_ in maps}
-    return len(forms) == 1 and 0 < x.numel() * len(maps) * maps[0].weight.numel() <= _SMALL * x.shape[-1] ** 2
+    if len(forms) > 1 or _is_small(x, maps):
+        return len(forms) == 1 and len(maps) > 2
+    return KERNELS is not None and x.is_cpu and x.dtype in _COMPILED and joins(x, *[t for one in maps for t in one[:2]])
+
+
+def _is_small(x: Tensor, maps: Sequence[Affine]) -> bool:
+    """Whether maps of one shape have few outputs."""
+    return x.numel() * len(maps) * maps[0].weight.numel() <= _SMALL * x.shape[-1] ** 2
 
 
 def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
@@ -181,8 +189,9 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     (torch.Size([2, 8]), tensor(3.), tensor(1.5000))
     """
     biases = [bias for _, bias, *_ in maps if bias is not None]
-    if on_gpu(x):
-        return joined(x, [one.scale for one in maps], *[one.weight for one in maps], *biases)
+    if on_gpu(x) or not _is_small(x, maps):
+        join = joined if on_gpu(x) else joined_columns
+        return join(x, [one.scale for one in maps], *[one.weight for one in maps], *biases)
     matrix = torch.cat([weight if weight.dim() == 2 else weight.mT for weight, *_ in maps]).view(-1, x.shape[-1])
     found = F.linear(x, matrix, torch.cat(biases).view(-1) if biases else None).chunk(len(maps), -1)
     return [y if scale == 1 else y * scale for y, (_, _, scale, _) in zip(found, maps, strict=True)]

@@ -1,24 +1,27 @@
-"""Affine maps of the same rows in one product, for a GPU.
+"""Affine maps of the same rows in one product, which reads the rows once, forward and backward.
 
-There an operation takes longer to start than a small one to run, a bias is free in the product that it is added to, and
-one product of all maps reads the rows once, forward and backward.
+On a GPU an operation takes longer to start than a small one to run, too, and a bias is free in the product that it is
+added to. On the CPU wide products are quicker than several narrow ones, if nobody has to copy their columns: kernels on
+edges read them where they are, and write the gradients side by side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import on_gpu
 from ..portable import with_plain
-from .op import PLAIN, autocasting
+from .memory import room, side_by_side
+from .op import PLAIN, autocasting, derivative, differentiated_again, needs_gradient, raw_apply
 
 
 @with_plain(lambda x, *parameters: False)
 def joins(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether one product may take these rows, and these parameters of maps."""
-    if not on_gpu(x) or x.dim() != 2 or type(x) not in PLAIN or x.layout != torch.strided or not x.shape[1]:
+    if x.dim() != 2 or type(x) not in PLAIN or x.layout != torch.strided or not x.shape[1]:
         return False
     if torch.compiler.is_compiling() or autocasting(x.device):
         return False
@@ -47,15 +50,91 @@ def joined(x: Tensor, scales: Sequence[float], *given: Tensor) -> Sequence[Tenso
     >>> [y[0] for y in joined(torch.ones(2, 3), (1.0, 0.5), *weights, *biases)]
     [tensor([4., 4.]), tensor([2., 2., 2., 2.])]
     """
-    P, count = x.shape[-1], len(scales)
+    matrix, bias, sizes = _stacked(x.shape[-1], scales, given)
+    y = F.linear(x, matrix, bias)
+    return (y,) if len(sizes) == 1 else y.split(sizes, -1)
+
+
+def _stacked(P: int, scales: Sequence[float], given: Sequence[Tensor]) -> tuple[Tensor, Tensor | None, list[int]]:
+    """The scaled matrices of all maps, one below the other, with P columns; their biases; and the rows of each."""
+    count = len(scales)
     matrices = [_by_output(weight, scale) for weight, scale in zip(given[:count], scales, strict=True)]
     biases = [
         bias.reshape(-1) if scale == 1 else bias.reshape(-1) * scale
         for bias, scale in zip(given[count:], scales[: len(given) - count], strict=True)
     ]
+    sizes = [t.numel() // P for t in matrices]
     if count == 1:
-        return (F.linear(x, matrices[0].reshape(-1, P), biases[0] if biases else None),)
+        return matrices[0].reshape(-1, P), biases[0] if biases else None, sizes
     if len({t.shape[1:] for t in matrices}) > 1:
         matrices = [t.reshape(-1, P) for t in matrices]
-    y = F.linear(x, torch.cat(matrices).reshape(-1, P), torch.cat(biases) if biases else None)
-    return y.split([t.numel() // P for t in matrices], -1)
+    return torch.cat(matrices).reshape(-1, P), torch.cat(biases) if biases else None, sizes
+
+
+def _columns(x: Tensor, scales: Sequence[float], *given: Tensor) -> tuple[Tensor, ...]:
+    matrix, bias, sizes = _stacked(x.shape[1], scales, given)
+    y = room(x, len(x), len(matrix))
+    if bias is None:
+        torch.mm(x, matrix.t(), out=y)
+    else:
+        torch.addmm(bias, x, matrix.t(), out=y)
+    return y.split(sizes, 1)
+
+
+class _Columns(torch.autograd.Function):
+    """`joined_columns`; gradients that lie side by side, as the results do, are multiplied at once, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scales: Sequence[float], *given: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, *given)
+        ctx.scales = scales
+        ctx.set_materialize_grads(False)
+        # Views of views have the gradient of what these are views of, which here has none.
+        return tuple(y.detach() for y in _columns(x, scales, *given))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        (x, *given), scales = ctx.saved_tensors, ctx.scales
+        matrix, _, sizes = _stacked(x.shape[1], scales, given)
+        if differentiated_again():
+            every = [x.new_zeros(len(x), size) if g is None else g for g, size in zip(grads, sizes, strict=True)]
+            d_x, *found = derivative(lambda x, *given: joined(x, scales, *given), (x, *given), every)
+            return d_x, None, *found
+        needs_x, _, *needs = ctx.needs_input_grad
+        parts = [(g, i, i + 1) for i, g in enumerate(grads) if g is not None]
+        whole = side_by_side([g for g, *_ in parts]) if len(parts) == len(sizes) else None
+        if whole is not None:
+            parts = [(whole, 0, len(sizes))]
+        starts, count, d_x = [0, *accumulate(sizes)], len(sizes), None
+        found = [None] * len(given)
+        for grad, i, j in parts:
+            rows = matrix[starts[i] : starts[j]]
+            if needs_x:
+                d_x = torch.mm(grad, rows, out=room(x, *x.shape)) if d_x is None else d_x.addmm_(grad, rows)
+            if any(needs[i:j]):
+                for k, d in enumerate((grad.t() @ x).split(sizes[i:j]), i):
+                    found[k] = _as_given(d, given[k], scales[k])
+            if any(needs[count + i : count + j]):
+                for k, d in enumerate(grad.sum(0).split(sizes[i:j]), i):
+                    found[count + k] = d.view(given[count + k].shape) * scales[k]
+        return d_x, None, *found
+
+
+def _as_given(grad: Tensor, weight: Tensor, scale: float) -> Tensor:
+    """The gradient of a weight, given that of its rows in `_stacked`."""
+    grad = grad if scale == 1 else grad * scale
+    return grad if weight.dim() == 2 else grad.view(len(weight), -1, grad.shape[1]).mT
+
+
+_record: Callable[..., tuple[Tensor, ...]] = raw_apply(_Columns)
+
+
+def joined_columns(x: Tensor, scales: Sequence[float], *given: Tensor) -> Sequence[Tensor]:
+    r"""`joined` of many rows on the CPU, (M, P) -> (M, K D) each; see `joins`.
+
+    >>> x, weights = torch.ones(2, 3), [torch.ones(1, 3, 2), torch.ones(4, 3)]
+    >>> [y[0] for y in joined_columns(x, (1.0, 0.5), *weights)]
+    [tensor([3., 3.]), tensor([1.5000, 1.5000, 1.5000, 1.5000])]
+    """
+    learns = torch.is_grad_enabled() and needs_gradient(x, *given)
+    return (_record if learns else _columns)(x, scales, *given)

@@ -1,7 +1,8 @@
-"""Memory for what kernels write."""
+"""Memory for what kernels write, and how tensors lie in it."""
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -22,3 +23,46 @@ def room(like: Tensor, *shape: int) -> Tensor:
         size = (found.data_ptr() + found.nbytes - start) // _PAGE * _PAGE
         _LIBRARY.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _HUGE)  # a request, which may be refused
     return found
+
+
+def side_by_side(parts: Sequence[Tensor]) -> Tensor | None:
+    """The rows that several tensors are the columns of, each behind the one before it; None if they are not.
+
+    >>> import torch
+    >>> x = torch.randn(3, 5)
+    >>> found = side_by_side(x.split([3, 2], 1))
+    >>> found is not None and found.equal(x), side_by_side([x[:, :2], x[:, 3:]])
+    (True, None)
+    """
+    if len(parts) < 2:
+        return None
+    first, width = parts[0], 0
+    rows, stride, start, storage = len(first), first.stride(0), first.storage_offset(), first.untyped_storage()._cdata
+    for t in parts:
+        alike = t.dim() == 2 and len(t) == rows and t.dtype == first.dtype and t.untyped_storage()._cdata == storage
+        if not alike or t.stride() != (stride, 1) or t.storage_offset() != start + width:
+            return None
+        width += t.shape[1]
+    return first.as_strided((rows, width), (stride, 1), start) if width <= stride else None
+
+
+def columns_like(tables: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Memory for each table that is there; side by side for those that lie side by side, in their order.
+
+    >>> import torch
+    >>> x = torch.randn(3, 5)
+    >>> found = columns_like([x[:, 2:], None, x[:, :2]])
+    >>> [None if t is None else (tuple(t.shape), t.stride()) for t in found]
+    [((3, 3), (5, 1)), None, ((3, 2), (5, 1))]
+    """
+    groups: list[list[Tensor]] = []
+    for t in sorted([t for t in tables if t is not None], key=Tensor.data_ptr):
+        if groups and side_by_side([*groups[-1], t]) is not None:
+            groups[-1].append(t)
+        else:
+            groups.append([t])
+    made: dict[int, Tensor] = {}
+    for group in groups:
+        widths = [t.shape[1] for t in group]
+        made.update(zip(map(id, group), room(group[0], len(group[0]), sum(widths)).split(widths, 1), strict=True))
+    return [None if t is None else made[id(t)] for t in tables]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..backend import KERNELS, is_watched, uses_triton
 from ..errors import reject
-from .memory import room
+from .memory import columns_like, room
 from .op import PLAIN, acc_dtype
 from .pattern import INT32_MAX, extremes
 from .scoring import HIDDEN, PRODUCTS, PROJECTED, TERMS, ScoreForm, Sums, Tensors
@@ -24,13 +24,14 @@ from .scoring import HIDDEN, PRODUCTS, PROJECTED, TERMS, ScoreForm, Sums, Tensor
 Kernel = Callable[[bytes], int]
 Saved = Sequence[Tensor | None]  # four tensors for the backward pass
 
-_CALL = struct.Struct("=9qd49q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
-_NO_FEATURES, _NO_WAY_BACK = (0,) * 7, (0,) * 16
+_CALL = struct.Struct("=9qd53q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
+_NO_FEATURES, _NO_WAY_BACK = (0,) * 7, (0,) * 19
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
 _KNOWN = 1 << 13  # entries from which finding their places by source takes less than computing their weights once more
 _TOLD = 1 << 23  # numbers that one pass tells another at most: of more, reading takes as long as computing them again
+_WIDE = 1 << 18  # numbers of rows from which gradients of columns lie side by side: see `joined`
 _WIDEST = 2048  # columns of a head that a program in Triton holds
 
 
@@ -146,7 +147,9 @@ class Attend:
             expected = f"{M} rows of {c} heads" + ", which are targets too" * projected
             reject("z", expected, tuple(z.shape), "pass the rows of this pattern's sources")
         inner = W if projected else form.inner
-        self.form, self.z, self.factor = form, self.laid_out(z), factor
+        self.form, self.factor = form, factor
+        self.z: Tensor = z if z.stride(1) == 1 else z.contiguous()  # it may be a part of wider rows
+        self.source_is_z = source is of_z
         self.terms = [
             None if source is None else _rows(source, M, width),
             None if target is None else _rows(target, N, width),
@@ -167,10 +170,6 @@ class Attend:
         self.is_gate = sums.are_gates(form, z.shape[1])
         self.entry_rows = self.pattern.by_target.order if form.listed else None  # None: by target
 
-    def laid_out(self, z: Tensor) -> Tensor:
-        """The rows of z as the kernels read them."""
-        return z.contiguous()
-
     def _run(self, name: str, transposed: tuple[int, int, int], made: Sequence[int], back: Sequence[int]) -> None:
         """Calls a kernel: of the pattern by source, and of what it writes and reads on each way, it takes addresses."""
         form, z, c, factor = self.form, self.z, self.c, self.factor
@@ -183,7 +182,7 @@ class Attend:
         call = _CALL.pack(
             *(N, M, index.numel(), c, z.shape[1] // c, form.inner, form.kind, form.activation.number, self.normalised),
             form.activation.slope,
-            *(ptr.data_ptr(), index.data_ptr(), *transposed, z.data_ptr()),
+            *(ptr.data_ptr(), index.data_ptr(), *transposed, *_there(z)),
             *(*_there(source), *_there(target), *_there(entry), 0 if order is None else order.data_ptr()),
             *_addresses(vectors),
             *((0, 0, 0) if factor is None else (factor.data_ptr(), *factor.stride())),
@@ -243,7 +242,7 @@ class Attend:
         That of features which both keys and values are made of is given once, as that of the former.
         """
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
-        M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
+        N, E, width = pattern.N, pattern.E, c * form.inner
         needs_z, needs_factor, needs_values, of_features, of_map = needs_rows
         source, target, entry, vectors, others = needs
         held, above, stats, summed = saved
@@ -256,24 +255,22 @@ class Attend:
             if self.to_values is not None:
                 passed, d_map = room(z, N, c * F), room(z, c, F, z.shape[1] // c) if of_map else None
             d_features = room(z, E, F) if of_features else None
-        at_targets: Tensor | None
+        d_z, d_source, d_target = self._rooms(needs_z, source, target)
         if form.kind == PROJECTED:
             vectors = others = vectors or others
-            at_targets = room(z, N, c)
-        elif self.is_gate and stats is not None:
-            at_targets = grad * stats if target else None
-        else:
-            at_targets = room(z, N, width) if target else None
-        found = [room(z, M, width) if source else None, at_targets, room(z, E, width) if entry else None]
-        found += [_like(self.terms[3]) if vectors else None, _like(self.terms[4]) if others else None]
-        d_z = room(z, *z.shape) if needs_z else None
+            d_target = room(z, N, c)
+        elif self.is_gate and stats is not None and d_target is not None:
+            torch.mul(grad, stats, out=d_target)
+        d_entry = room(z, E, width) if entry else None
+        d_vectors, d_others = _like(self.terms[3]) if vectors else None, _like(self.terms[4]) if others else None
         d_factor = room(z, E, c) if needs_factor else None
         d_values = room(z, E, c) if needs_values else None
         scratch = room(z, N, 4 * c) if self._knows else None
         if d_factor is not None or entry:
             above = None
         by_source = d_z is not None or source or form.kind == PROJECTED
-        at_entries = above is None and any(t is not None for t in (*found[1:], d_factor, d_features, d_keys))
+        of_targets = d_target, d_entry, d_vectors, d_others, d_factor, d_features, d_keys
+        at_entries = above is None and any(t is not None for t in of_targets)
         known = None  # what the pass over targets finds for that over sources, if it is much less than rows are
         pays = E >= _KNOWN and 2 * E * c <= _TOLD and z.shape[1] >= 8 * c
         if pays and by_source and at_entries and not self.is_gate:
@@ -286,11 +283,21 @@ class Attend:
             _, _, t_ptr, t_index = pattern.both_ways
             transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
         made = None, held, above, stats, None, summed
-        written = d_z, *found, d_factor, d_values, d_features, d_keys, d_map
-        back = grad, scratch, known, asked, passed, *written
-        self._run("backward", transposed, _addresses(made), _addresses(back))
+        of_rows = *_there(d_z), *_there(d_source), *_there(d_target)
+        written = d_entry, d_vectors, d_others, d_factor, d_values, d_features, d_keys, d_map
+        back = *_addresses((grad, scratch, known, asked, passed)), *of_rows, *_addresses(written)
+        self._run("backward", transposed, _addresses(made), back)
         if self.to_keys is not None:
-            found[3] = d_keys
+            d_vectors = d_keys
             if self.to_values is None:
-                found[2], d_features = d_features, None
-        return [d_z, d_factor, d_values, d_features, d_map], found
+                d_entry, d_features = d_features, None
+        d_source = None if d_source is d_z else d_source  # it is in that of z
+        return [d_z, d_factor, d_values, d_features, d_map], [d_source, d_target, d_entry, d_vectors, d_others]
+
+    def _rooms(self, of_z: bool, of_source: bool, of_target: bool) -> list[Tensor | None]:
+        """Memory for the gradients of z, and of the terms of sources and targets; side by side where those are."""
+        z, (source, target, *_) = self.z, self.terms
+        once = of_z and of_source and self.source_is_z
+        tables = z if of_z else None, source if of_source and not once else None, target if of_target else None
+        made = [None if t is None else room(z, *t.shape) for t in tables] if z.numel() < _WIDE else columns_like(tables)
+        return [made[0], made[0 if once else 1], made[2]]

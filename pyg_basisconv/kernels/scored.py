@@ -141,7 +141,7 @@ class _OnePass(torch.autograd.Function):
         call.read_only = read_only
         y, saved = call.forward(True, weights)
         ctx.save_for_backward(*given, *saved, weights)
-        ctx.about = sums, form
+        ctx.about = sums, form, form.slots.start == 0 and given[5] is given[0]
         if weights is None:
             return y
         ctx.set_materialize_grads(False)
@@ -151,7 +151,9 @@ class _OnePass(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, of_weights: Tensor | None = None) -> tuple[Tensor | None, ...]:
         held = ctx.saved_tensors  # once: a checkpoint unpacks them a single time
         given, saved, weights = held[:-5], held[-5:-1], held[-1]
-        (sums, form), needs, again = ctx.about, ctx.needs_input_grad[4:], differentiated_again()
+        (sums, form, same), needs, again = ctx.about, ctx.needs_input_grad[4:], differentiated_again()
+        if same:  # under hooks on saved tensors they come back as two
+            given = (*given[:5], given[0], *given[6:])
         found: list[Tensor | None] = [None] * len(given)
         if grad is not None and again:
             found = [*derivative(_plain, (sums, *given), grad)[1:]]

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ..backend import on_gpu
 from ..content import Inputs
 from ..costs import MACHINES, Estimate, Problem, Tally, Work
 from ..kernels import gather_matmul, matmul
@@ -160,7 +161,7 @@ class Compacted(Order):
         assert compact is not None  # `estimate` refuses otherwise
         x = inputs.theta.lift(inputs.x)
         weight = inputs.theta.diagonal(x.shape[-1]).to(x)
-        if bias is not None and compact.adds_bias and joins(x, bias):
+        if bias is not None and compact.adds_bias and on_gpu(x) and joins(x, bias):
             return Contracted(compact.run(x, weight, bias), biased=True)
         return Contracted(compact.run(x, weight))
 

@@ -22,6 +22,7 @@ from pyg_basisconv.kernels import (
     scored_attention,
 )
 from pyg_basisconv.kernels.activations import activation_code, tanh_zero_hidden, zero_hidden
+from pyg_basisconv.kernels.memory import side_by_side
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built")
 
@@ -312,6 +313,44 @@ def test_rows_may_stand_anywhere() -> None:
         down = torch.ones(1, dtype=torch.float64).expand(N, 9)
         for a, b in zip(case.both(down), dense.both(down.contiguous()), strict=True):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3), (3, 0, 2)], ids=["z first", "targets first"])
+@pytest.mark.parametrize(("c", "W"), [(2, 3), (8, 8), (4, 1)])
+@pytest.mark.parametrize("kind", ["source", "target", "all", "hidden", "products", "projected"])
+def test_columns_of_wider_rows(
+    kind: str, c: int, W: int, order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and terms that lie side by side are read where they are, and have gradients that do, too."""
+    monkeypatch.setattr(onepass, "_WIDE", 0)
+    case = Case(kind, nn.LeakyReLU(0.2), c=c, W=W, D=W, sizes=(6, 6, 20))
+    expected = case.both()
+    places = [i for i in order if case.all[i] is not None and len(case.all[i]) == 6]
+    tables = [case.all[i].detach() for i in places]
+    wide = torch.cat([torch.full((6, 1), math.nan), *tables, torch.full((6, 2), math.nan)], 1)
+    columns = wide[:, 1:-2].split([t.shape[1] for t in tables], 1)
+    for i, t in zip(places, columns, strict=True):
+        case.all[i] = t.detach().requires_grad_()
+    found = case.both()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    given = [i for i, t in enumerate(case.all) if t is not None]
+    gradients = [found[1 + given.index(i)] for i in places]
+    assert len(places) == 1 or side_by_side(gradients) is not None
+
+
+@pytest.mark.parametrize("normalised", [True, False], ids=["softmax", ""])
+@pytest.mark.parametrize(("c", "W"), [(2, 3), (8, 8), (4, 1)])
+@pytest.mark.parametrize("kind", ["all", "hidden", "hidden, entries", "products"])
+@pytest.mark.parametrize("known", [0, onepass._KNOWN], ids=["told", ""])
+def test_scores_of_the_very_rows_that_are_summed(
+    kind: str, c: int, W: int, normalised: bool, known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such rows have one gradient, that of the sums and of the scores."""
+    monkeypatch.setattr(onepass, "_KNOWN", known)
+    case = Case(kind, torch.tanh, c=c, W=1 if kind == "all" else W, D=W, normalised=normalised, factors=True)
+    case.all[2] = case.all[0]
+    check(case)
 
 
 def test_what_kernels_do_not_take_goes_another_way() -> None:

@@ -1,5 +1,6 @@
 """Weights of each channel by compiled kernels, against torch's operations: results, gradients, values of edges."""
 
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch_geometric.nn import ResGatedGraphConv
 from pyg_basisconv import convert
 from pyg_basisconv.kernels import Pattern, Sums, TermScores, Valued, onepass, scored_attention
 from pyg_basisconv.kernels.activations import tanh_zero_hidden, zero_hidden
+from pyg_basisconv.kernels.memory import side_by_side
 from pyg_basisconv.kernels.scored import _plain
 from tests.kernels.test_compiled_attention import check_threads
 
@@ -128,6 +130,28 @@ def test_second_derivatives() -> None:
     case = Case(set(NAMES), 4, sizes=(2, 2, 3))
     inputs = [t for t in case.tensors if t is not None]
     assert torch.autograd.gradgradcheck(lambda *t: case.run(list(t)), inputs)
+
+
+@pytest.mark.parametrize("c", [4, 8, 13])
+def test_columns_of_wider_rows(c: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and terms that lie side by side are read where they are, and have gradients that do, too."""
+    monkeypatch.setattr(onepass, "_WIDE", 0)
+    case = Case({"source", "target"}, c, sizes=(6, 6, 20))
+    expected, there = case.both(), [i for i, t in enumerate(case.tensors) if t is not None]
+    assert [NAMES[i] for i in there] == ["z", "source", "target"]
+    wide = torch.cat([torch.full((6, 1), math.nan), *(case.tensors[i].detach() for i in there)], 1)
+    for i, t in zip(there, wide[:, 1:].split(c, 1), strict=True):
+        case.tensors[i] = t.detach().requires_grad_()
+    found = case.both()
+    torch.testing.assert_close(found, expected)
+    assert side_by_side(found[1:]) is not None
+
+
+@pytest.mark.parametrize("c", [4, 8, 13])
+def test_gates_of_the_very_rows_that_are_summed(c: int) -> None:
+    case = Case({"source", "target", "factor"}, c)
+    case.tensors[NAMES.index("source")] = case.tensors[0]
+    check(case)
 
 
 def test_factors_may_stand_anywhere() -> None:

@@ -23,10 +23,6 @@ def _strided(rows: Tensor | None) -> tuple[Tensor | None, int]:
 class TritonAttend(Attend):
     """`Attend` on a GPU. Sums are float32 at least, whatever the dtypes; a gradient has the dtype of its tensor."""
 
-    def laid_out(self, z: Tensor) -> Tensor:
-        """The rows of z, which may be a part of wider ones."""
-        return z if z.stride(1) == 1 else z.contiguous()
-
     def forward(self, keep: bool, weights: Tensor | None = None) -> tuple[Tensor, Saved]:
         assert weights is None, "torch computes the weights that are observed"
         z, c, rows = self.z, self.c, self._rows(False)
