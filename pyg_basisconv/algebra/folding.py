@@ -160,12 +160,7 @@ class _Step:
 
 
 class _Folder:
-    """Folds the neighbours of a model.
-
-    Args:
-        traced: the model.
-        known: whether there is an example call.
-    """
+    """Folds the neighbours of a traced model; `known` says whether there is an example call."""
 
     def __init__(self, traced: Trace, known: bool) -> None:
         self.traced, self.parts, self.known = traced, traced.parts, known

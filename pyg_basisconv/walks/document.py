@@ -20,11 +20,7 @@ GRAPHS = ("triples", "hetero", "dataset")
 
 
 class Document:
-    """A configuration with known tables and keys, whose values are checked when they are read.
-
-    Args:
-        path: of the TOML file.
-    """
+    """A configuration in TOML with known tables and keys, whose values are checked when they are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

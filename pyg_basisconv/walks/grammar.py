@@ -112,10 +112,6 @@ class _Reader:
     """A recursive descent parser of one sort: alternatives of chains of repeats of relations.
 
     After ^, `inverse` is True: relations are inverted, and chains reversed.
-
-    Args:
-        text: the sort.
-        vocabulary: the relations that it may name.
     """
 
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:

@@ -231,14 +231,7 @@ def _ones(rows: np.ndarray, columns: np.ndarray, shape: Any) -> csr_matrix:
 
 
 class _Search:
-    """Walks from the starts.
-
-    Args:
-        edges: (2, E).
-        types: (E,).
-        facts: to be predicted.
-        width: the most nodes that are followed from one start.
-    """
+    """Walks from the starts of facts along edges, (2, E), of types, (E,): to `width` nodes at most from each."""
 
     def __init__(self, edges: Tensor, types: Tensor, facts: _Facts, width: int) -> None:
         self.edges, self.types, self.facts, self.width = edges, types, facts, width
@@ -359,11 +352,7 @@ def _sort(ways: tuple[Way, ...], words: Vocabulary) -> Sort:
 
 
 class _Fit:
-    """The squares of the facts that are not explained yet.
-
-    Args:
-        facts: to be predicted.
-    """
+    """The squares of the facts that are not explained yet."""
 
     def __init__(self, facts: _Facts) -> None:
         self.axes: list[np.ndarray] = []  # orthonormal: of the prior, and of the sorts that were chosen
