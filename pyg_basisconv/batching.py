@@ -86,10 +86,6 @@ def _identity(several: Sequence[BoundIdentity]) -> BoundBasis:
     return BoundIdentity(sum(one.M for one in several), several[0].dtype, several[0].device)
 
 
-def _walks(several: Sequence[BoundWalks]) -> BoundBasis:
-    return several[0].union(*several[1:])
-
-
 def _shared(several: Sequence[SharedEdges]) -> BoundBasis:
     weight = torch.cat([one.weight for one in several])
     sets = [one.edge_set for one in several]
@@ -124,6 +120,6 @@ _KINDS: list[tuple[type[BoundBasis], Callable[[Any], Hashable], Callable[[Any], 
     (BoundPolynomial, lambda one: (one.K, one.a, one.c), _derived),
     (BoundProduct, lambda one: (one.first.K, one.second.K), _derived),
     (BoundMix, lambda one: tuple(map(tuple, one.coefficients)), _derived),
-    (BoundWalks, lambda one: one.union_key, _walks),
+    (BoundWalks, lambda one: one.union_key, lambda several: several[0].union(*several[1:])),
     (SharedEdges, lambda _: None, _shared),
 ]

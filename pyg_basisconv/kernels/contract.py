@@ -91,14 +91,6 @@ class Copies:
         return x.view(x.shape[0] // self.count, self.count * x.shape[1])
 
 
-def _plain_expand(x: Tensor, A: Rows) -> Tensor:
-    return A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1])
-
-
-def _plain_combine(z: Tensor, A: Rows) -> Tensor:
-    return A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0))
-
-
 class _Applied(torch.autograd.Function):
     """Expand or combine on rows; the derivative of either is the other, of the transposed family."""
 
@@ -117,13 +109,14 @@ class _Applied(torch.autograd.Function):
 _record_applied: Callable[..., Tensor] = raw_apply(_Applied)
 
 
-@with_plain(_plain_expand)  # a derivative may be taken under vmap
+# A derivative may be taken under vmap.
+@with_plain(lambda x, A: A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1]))
 def _expand(x: Tensor, A: Rows) -> Tensor:
     """All products side by side, recorded for autograd where gradients are enabled."""
     return _record_applied(x, A, True) if torch.is_grad_enabled() else A.expand_rows(x)
 
 
-@with_plain(_plain_combine)
+@with_plain(lambda z, A: A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0)))
 def _combine(z: Tensor, A: Rows) -> Tensor:
     """The sum of all products, recorded for autograd where gradients are enabled."""
     return _record_applied(z, A, False) if torch.is_grad_enabled() else A.combine_rows(z)
