@@ -55,14 +55,16 @@ def columns_like(tables: Sequence[Tensor | None]) -> list[Tensor | None]:
     >>> [None if t is None else (tuple(t.shape), t.stride()) for t in found]
     [((3, 3), (5, 1)), None, ((3, 2), (5, 1))]
     """
-    groups: list[list[Tensor]] = []
-    for t in sorted([t for t in tables if t is not None], key=Tensor.data_ptr):
-        if groups and side_by_side([*groups[-1], t]) is not None:
-            groups[-1].append(t)
+    groups: list[list[tuple[int, Tensor]]] = []
+    there = [(i, t) for i, t in enumerate(tables) if t is not None]  # which may be the same tensor twice
+    for i, t in sorted(there, key=lambda one: one[1].data_ptr()):
+        if groups and side_by_side([*(other for _, other in groups[-1]), t]) is not None:
+            groups[-1].append((i, t))
         else:
-            groups.append([t])
-    made: dict[int, Tensor] = {}
+            groups.append([(i, t)])
+    made: list[Tensor | None] = [None] * len(tables)
     for group in groups:
-        widths = [t.shape[1] for t in group]
-        made.update(zip(map(id, group), room(group[0], len(group[0]), sum(widths)).split(widths, 1), strict=True))
-    return [None if t is None else made[id(t)] for t in tables]
+        (_, first), widths = group[0], [t.shape[1] for _, t in group]
+        for (i, _), columns in zip(group, room(first, len(first), sum(widths)).split(widths, 1), strict=True):
+            made[i] = columns
+    return made

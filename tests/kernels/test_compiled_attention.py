@@ -353,6 +353,17 @@ def test_scores_of_the_very_rows_that_are_summed(
     check(case)
 
 
+@pytest.mark.parametrize("same", [(2, 3), (0, 3), (0, 2, 3)], ids=["terms", "z and targets", "all"])
+@pytest.mark.parametrize("kind", ["all", "hidden", "products"])
+def test_one_tensor_in_several_places(kind: str, same: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place has a gradient of its own, or they have one for all."""
+    monkeypatch.setattr(onepass, "_WIDE", 0)
+    case = Case(kind, torch.tanh, W=1 if kind == "all" else 3, sizes=(6, 6, 20))
+    for i in same:
+        case.all[i] = case.all[same[0]]
+    check(case)
+
+
 def test_what_kernels_do_not_take_goes_another_way() -> None:
     case = Case("source")
     form, z = case.scoring.form(case.all[2:], 2), case.all[0]
