@@ -150,7 +150,8 @@ class _OnePass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, of_weights: Tensor | None = None) -> tuple[Tensor | None, ...]:
         held = ctx.saved_tensors  # once: a checkpoint unpacks them a single time
-        given, saved, weights = held[:-5], held[-5:-1], held[-1]
+        given, weights = held[:-5], held[-1]
+        saved = [None if t is None else t.contiguous() for t in held[-5:-1]]  # hooks may give back other strides
         (sums, form, same), needs, again = ctx.about, ctx.needs_input_grad[4:], differentiated_again()
         if same:  # under hooks on saved tensors they come back as two
             given = (*given[:5], given[0], *given[6:])

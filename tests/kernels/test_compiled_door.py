@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
@@ -58,6 +59,26 @@ def test_gradients_that_are_negative_views(name):
     (expected,) = torch.autograd.grad(y, x, grad, retain_graph=True)
     (found,) = torch.autograd.grad(y, x, torch._neg_view(-grad))
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "Pairs"])
+def test_hooks_that_give_saved_tensors_back_with_other_strides(name):
+    """As those that write them to a file of columns do."""
+    if name == "Pairs":
+        x, edges, layer = torch.randn(2, 7, 8, dtype=torch.float64), None, convert(nn.MultiheadAttention(8, 2)).double()
+    else:
+        x, edges, layer = converted(name)
+    x.requires_grad_()
+
+    def run() -> Tensor:
+        y = layer(x, x, x)[0] if edges is None else layer(x, edges)
+        return y.square().sum()
+
+    learn = [x, *layer.parameters()]
+    expected = torch.autograd.grad(run(), learn, materialize_grads=True)
+    with saved_tensors_hooks(Tensor.detach, lambda t: torch.from_numpy(np.asfortranarray(t.numpy()))):
+        y = run()
+    torch.testing.assert_close(torch.autograd.grad(y, learn, materialize_grads=True), expected)
 
 
 @pytest.mark.parametrize("name", LAYERS)
