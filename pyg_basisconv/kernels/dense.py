@@ -12,10 +12,9 @@ from ..backend import KERNELS, on_gpu
 from ..portable import portable, with_plain
 from .joined import joined, joined_columns, joins
 from .memory import room
-from .op import autocasting, needs_gradient, recorded
+from .op import acc_dtype, autocasting, needs_gradient, recorded
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
-_COMPILED = (torch.float32, torch.float64)
 _FEW = 1 << 16  # numbers of rows up to which the association does not matter
 
 
@@ -170,14 +169,19 @@ def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
         return len({(w.requires_grad, b is None or (b.requires_grad,)) for w, b, *_ in maps}) == 1 < len(maps)
     if x.layout != torch.strided or len(maps) < 2 or not x.numel():
         return False
-    forms = {(w.shape, w.requires_grad, b is None or (b.shape, b.requires_grad)) for w, b, *_ in maps}
-    if len(forms) > 1 or _is_small(x, maps):
-        return len(forms) == 1 and len(maps) > 2
-    return KERNELS is not None and x.is_cpu and x.dtype in _COMPILED and joins(x, *[t for one in maps for t in one[:2]])
+    small = _is_small(x, maps)  # a large one takes matrices of one width, whatever their shapes
+    forms = {
+        (w.shape if small else w.numel(), w.requires_grad, b is None or (b.shape if small else 0, b.requires_grad))
+        for w, b, *_ in maps
+    }
+    if small or len(forms) > 1:
+        return small and len(forms) == 1 and len(maps) > 2
+    compiled = KERNELS is not None and x.is_cpu and acc_dtype(x.dtype) == x.dtype
+    return compiled and joins(x, *[t for one in maps for t in one[:2]])
 
 
 def _is_small(x: Tensor, maps: Sequence[Affine]) -> bool:
-    """Whether maps of one shape have few outputs."""
+    """Whether maps as wide as the first have few outputs."""
     return x.numel() * len(maps) * maps[0].weight.numel() <= _SMALL * x.shape[-1] ** 2
 
 

@@ -188,7 +188,7 @@ LARGE: dict[str, tuple[Callable[[], torch.nn.Module], int]] = {
     "GATv2, shared": (lambda: pyg.GATv2Conv(P, 3, heads=2, share_weights=True), 0),
     "Transformer": (lambda: pyg.TransformerConv(P, 3, heads=2), 3),
     "Transformer, edges": (lambda: pyg.TransformerConv(P, 3, heads=2, edge_dim=2), 3),
-    "ResGated": (lambda: pyg.ResGatedGraphConv(P, 5), 2),  # values are wider than x: an order may do without them
+    "ResGated": (lambda: pyg.ResGatedGraphConv(P, 5), 3),
 }
 
 
