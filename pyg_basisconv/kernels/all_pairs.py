@@ -91,9 +91,9 @@ class _PairAttention(torch.autograd.Function):
         B, N, _ = query.shape
         grad = value.new_zeros(B, N, value.shape[2]) if grad is None else grad.resolve_neg().contiguous()
         grad_weight = None if grad_weight is None else grad_weight.resolve_neg().contiguous()
+        # Hooks on saved tensors may give them back with other strides.
         sides = tuple(t if t.stride(2) == 1 else t.contiguous() for t in (query, key, value))
         found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in sides]
-        # Hooks on saved tensors may give them back with other strides.
         _call("pair_backward", sides, heads, causal, (None, None, stats.contiguous(), grad, grad_weight, *found))
         return *found, None, None, None
 

@@ -161,15 +161,16 @@ def repeated(matrix: Tensor, bias: Tensor | None, heads: int) -> Affine:
 def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
     """Whether several maps of the same rows may be computed as one product, and gain by it.
 
-    On a GPU they may if `joined` takes them. On the CPU they need matrices of one shape; where the product is small, to
-    put two of these together takes longer than their products, and where it is large, the kernels have to read columns
-    of wider rows. The result of a frozen map must not require a gradient because of the others.
+    On a GPU they may if `joined` takes them. On the CPU a small product takes three matrices or more, all of one shape,
+    as to put two together, or some of several shapes, takes longer than their products; a large one takes matrices of
+    one width, and the compiled kernels, which read columns of wider rows. The result of a frozen map must not require a
+    gradient because of the others.
     """
     if on_gpu(x) and joins(x, *[t for one in maps for t in one[:2]]):
         return len({(w.requires_grad, b is None or (b.requires_grad,)) for w, b, *_ in maps}) == 1 < len(maps)
     if x.layout != torch.strided or len(maps) < 2 or not x.numel():
         return False
-    small = _is_small(x, maps)  # a large one takes matrices of one width, whatever their shapes
+    small = _is_small(x, maps)
     forms = {
         (w.shape if small else w.numel(), w.requires_grad, b is None or (b.shape if small else 0, b.requires_grad))
         for w, b, *_ in maps

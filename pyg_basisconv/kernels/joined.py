@@ -72,6 +72,7 @@ def _stacked(P: int, scales: Sequence[float], given: Sequence[Tensor]) -> tuple[
 
 
 def _columns(x: Tensor, scales: Sequence[float], *given: Tensor) -> tuple[Tensor, ...]:
+    """`joined_columns`, without autograd."""
     matrix, bias, sizes = _stacked(x.shape[1], scales, given)
     y = room(x, len(x), len(matrix))
     if bias is None:

@@ -148,7 +148,7 @@ class Attend:
             reject("z", expected, tuple(z.shape), "pass the rows of this pattern's sources")
         inner = W if projected else form.inner
         self.form, self.factor = form, factor
-        self.z: Tensor = z if z.stride(1) == 1 else z.contiguous()  # it may be a part of wider rows
+        self.z = _rows(z, M, W * c)  # they may be columns of wider ones
         self.source_is_z = source is of_z
         self.terms = [
             None if source is None else _rows(source, M, width),
