@@ -65,7 +65,7 @@ class DenseLayer(Composite):
         own = self.own(x, add_loop)
         y = y if own is None else y + own
         y = y if self.after is None else self.after(y)
-        return y if mask is None else y * mask.view(-1, x.shape[1], 1).to(x.dtype)
+        return y if mask is None or x.shape[1] == 0 else y * mask.view(-1, x.shape[1], 1).to(x.dtype)
 
     def own(self, x: Tensor, add_loop: bool) -> Tensor | None:
         """What a node adds to the sum."""
@@ -119,7 +119,10 @@ class ConvertedDenseGIN(DenseLayer):
         self.eps = parameter(layer.eps) if learns else float(layer.initial_eps if layer.eps.is_meta else layer.eps)
 
     def own(self, x: Tensor, add_loop: bool) -> Tensor | None:
-        return (1 + self.eps) * x if add_loop else None
+        if not add_loop:
+            return None
+        learnt = next(self.parameters(), x)  # in the dtype of PyG's eps, which makes that of the sum
+        return (1 + self.eps) * x.to(torch.promote_types(x.dtype, learnt.dtype))
 
 
 @rule(DenseGATConv, "GAT, dense", [{"heads": 3, "concat": False, "negative_slope": 0.4}, {"heads": 2}])

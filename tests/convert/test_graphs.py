@@ -439,12 +439,29 @@ def test_a_matrix_that_learns(kind: str, layout: str) -> None:
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("kind", ["DenseGCNConv", "DenseSAGEConv", "DenseGraphConv", "DenseGATConv", "DenseGINConv"])
+DENSE = ["DenseGCNConv", "DenseSAGEConv", "DenseGraphConv", "DenseGATConv", "DenseGINConv"]
+
+
+@pytest.mark.parametrize("kind", DENSE)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
 def test_dense_matrices_of_truth_values_and_of_integers(kind: str, dtype: torch.dtype) -> None:
     reference, x = made(kind), features(2, N, P)
     adj = (features(2, N, N) > 0).to(dtype)
     torch.testing.assert_close(convert(reference)(x, adj), reference(x, adj.double()))
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_a_mask_of_no_nodes(kind: str) -> None:
+    reference, x, adj = made(kind), features(2, 0, P), features(2, 0, 0)
+    mask = torch.ones(2, 0, dtype=torch.bool)
+    torch.testing.assert_close(convert(reference)(x, adj, mask), reference(x, adj))
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_dense_sum_has_the_dtype_of_eps(learns: bool) -> None:
+    reference = pyg.DenseGINConv(nn.Linear(P, Q), eps=0.3, train_eps=learns)
+    x, adj = features(2, N, P).bfloat16(), (features(2, N, N) > 0).bfloat16()
+    torch.testing.assert_close(convert(reference)(x, adj), reference(x, adj))
 
 
 def test_features_of_edges_that_no_one_reads() -> None:
