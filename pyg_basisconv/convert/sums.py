@@ -18,7 +18,7 @@ from torch_geometric.nn import (
 from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import Adjacency, Identity
-from ..bases.adjacency import reciprocal, sum_by_target
+from ..bases.adjacency import check_square, reciprocal, sum_by_target
 from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
@@ -142,6 +142,7 @@ class LoopedMean(Basis):
         super().__init__(1)
 
     def edges(self, graph: Graph) -> EdgeList:
+        check_square(graph, "for self loops", "make the layer with another combine_root")
         nodes = torch.arange(graph.N, device=graph.device)
         target = torch.cat([graph.structure.target.long(), nodes])
         source = torch.cat([graph.structure.source.long(), nodes])

@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import DirGNNConv, GeneralConv, GraphConv, HEATConv, HGTConv, PointTransformerConv, RGATConv
+from torch_geometric.nn import (
+    DirGNNConv,
+    GeneralConv,
+    GraphConv,
+    HEATConv,
+    HGTConv,
+    PointTransformerConv,
+    RGATConv,
+    SimpleConv,
+)
 
 from pyg_basisconv import convert
 from pyg_basisconv.verify import N, P, Q, drawn, features, graph, made
@@ -72,6 +81,16 @@ def test_edges_to_fewer_or_more_targets(kind: str, targets: int) -> None:
     assert layer(x=x, edge_index=EdgeIndex(edges, sparse_size=(N, N)), **types).shape[0] == N
     with pytest.raises(ValueError, match=rf"^edge_index: expected N = {N} as x has rows"):
         layer(x=x, edge_index=EdgeIndex(edges, sparse_size=(N, targets)), **types)
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+def test_loops_of_fewer_or_more_targets(aggr: str) -> None:
+    """The result had as many rows as there are targets, or indices beyond them."""
+    layer, edges = convert(SimpleConv(aggr, combine_root="self_loop")), torch.tensor([[0, 1, 2], [0, 0, 0]])
+    assert layer(features(N, P), EdgeIndex(edges, sparse_size=(N, N))).shape[0] == N
+    for targets in (1, N - 1, N + 1):
+        with pytest.raises(ValueError, match=r"^graph: expected as many sources as targets, for self loops"):
+            layer(features(N, P), EdgeIndex(edges, sparse_size=(N, targets)))
 
 
 def test_what_cannot_be_turned_round() -> None:
