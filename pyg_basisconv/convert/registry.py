@@ -193,6 +193,8 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
         with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
             return known.rebuild(layer)
     except AttributeError as error:
+        if not any(error.obj is part for one in layer.modules() for part in (one, *one._modules.values())):
+            raise  # no part of the layer lacks something: the rule is wrong
         raise Unchanged(f"another module stands in the place of one of its own: {error}") from error
 
 

@@ -139,6 +139,9 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "SAGEConv: another module stands in the place of one of its own: 'Adapted'": lambda: changed(
         pyg.SAGEConv(P, Q), lin_l=Adapted(pyg.Linear(P, Q), in_channels=P, out_channels=Q)
     ),
+    "GraphConv: another module stands in the place of one of its own: 'NoneType'": lambda: changed(
+        pyg.GraphConv(P, Q), lin_rel=None
+    ),
     "PDNConv: one of its matrices is in a Adapted": lambda: changed(
         pyg.PDNConv(P, Q, 2, 3), lin=Adapted(nn.Linear(P, Q, bias=False))
     ),
@@ -252,6 +255,12 @@ def test_left_with_a_reason(reason: str) -> None:
 )
 def test_left_alone(layer: nn.Module, reason: str) -> None:
     assert left_of(layer) == {"": f"{type(layer).__name__}: {reason}"}
+
+
+def test_a_fault_of_a_rule_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BasisConv, "__setattr__", lambda self, name, value: self.missing)
+    with pytest.raises(AttributeError, match="missing"):
+        convert(gcn())
 
 
 def test_what_is_converted_alone_stays_in_a_model() -> None:
