@@ -26,7 +26,7 @@ from ..mechanisms import Mechanism
 from ..portable import portable
 from ..reading import read_graph
 from ..theta import Heads, Theta
-from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
+from .build import META, check_dropout, check_initialized, fill, heads_of, matrix, parameter, takes_mean
 from .composite import GraphLayer
 from .edges import CallEdges, as_returned, count_targets, features_of, read_edges, targets_of
 from .layers import pair
@@ -63,7 +63,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         super().__init__(layer)
         self.average = takes_mean(layer)
         self.conv, self.values, self.root, self.target_width = conv, values, root, target_width
-        self.edge_dim = getattr(layer, "edge_dim", None) or 0
+        self.edge_dim = edge_width(layer)
         self.loops = getattr(layer, "fill_value", 1.0) if getattr(layer, "add_self_loops", False) else None
         self.may_skip_checks = self.call.names[:2] == ("x", "edge_index") and not self.edge_dim
 
@@ -224,6 +224,13 @@ class AttentionLayer(OperatorModule, GraphLayer):
             reject("edge_attr", f"one row for each of {E} edges", tuple(z.shape), fix)
         plain = edges.edge_index[:, : kept.shape[0]].long()  # torch's gradient of sums by targets in int32 is wrong
         return add_self_loops(plain, z.index_select(0, kept), fill_value=self.loops, num_nodes=count)[1]
+
+
+def edge_width(layer: Any) -> int:
+    """How many features edges have, 0 for none; a lazy layer knows it from its first call, and its options do not."""
+    check_initialized(layer)
+    linear = getattr(layer, "lin_edge", None)
+    return (getattr(layer, "edge_dim", None) or 0) if linear is None else int(matrix(linear).shape[1])
 
 
 def attention_conv(

@@ -76,7 +76,12 @@ class Original:
             if not torch.equal(state[prefix + name].to(constant), constant):
                 reject(prefix + name, f"{constant}, as when it was converted", state[prefix + name], "convert it again")
         layer = deepcopy(self.layer)
+        lazy: list[Any] = [
+            part for part in layer.modules() if isinstance(part._parameters.get("weight"), UninitializedParameter)
+        ]
         layer.load_state_dict({name: state.pop(prefix + name).detach() for name in theirs}, assign=True)
+        for part in lazy:
+            part.in_channels = -1  # matrices are one parameter only where their widths were known and equal
         state.update({prefix + name: value for name, value in self.rebuild(layer).state_dict().items()})
 
     def draw(self, module: nn.Module) -> bool:

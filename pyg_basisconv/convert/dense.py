@@ -13,7 +13,7 @@ from ..bases import Attention, Identity
 from ..conv import BasisConv
 from ..mechanisms import Additive, Uniform
 from ..theta import Heads
-from .build import META, basis_conv, check_dropout, fill, heads_of, matrix, parameter
+from .build import META, basis_conv, check_dropout, check_initialized, fill, heads_of, matrix, parameter
 from .composite import Composite, copied
 from .registry import Unchanged, rule
 
@@ -128,6 +128,7 @@ class ConvertedDenseGIN(DenseLayer):
 @rule(DenseGATConv, "GAT, dense", [{"heads": 3, "concat": False, "negative_slope": 0.4}, {"heads": 2}])
 def gat(layer: Any) -> nn.Module:
     """Attention to the neighbours; a node without any gets the bias, where PyG's softmax of nothing is NaN."""
+    check_initialized(layer)
     check_dropout(layer.dropout)
     score = Additive(projected=True)
     attention = Attention(layer.heads, score.then(nn.LeakyReLU(layer.negative_slope)), dropout=layer.dropout)
@@ -135,7 +136,7 @@ def gat(layer: Any) -> nn.Module:
     theta = Heads("concat" if layer.concat else "mean")
     Q = layer.out_channels * (layer.heads if layer.concat else 1)
     with META:
-        conv = BasisConv(layer.in_channels, Q, attention, theta, bias=False)
+        conv = BasisConv(layer.lin.in_channels, Q, attention, theta, bias=False)
     fill(conv.theta, weight=heads_of(layer.lin, layer.heads))
     fill(score, source=layer.att_src, target=layer.att_dst)
     conv.bias = parameter(layer.bias)

@@ -14,7 +14,7 @@ from .build import adjacency, basis_conv, matrix
 from .composite import Composite, GraphLayer
 from .edges import is_matrix
 from .layers import both
-from .registry import REVERSED, combinations, rebuild_part, rule
+from .registry import REVERSED, Unchanged, combinations, rebuild_part, rule
 from .sums import with_root
 
 _READS: dict[str, Any] = {"names": ("x", "edge_index"), "values": "drop"}  # how the parts of a SignedConv are called
@@ -56,6 +56,8 @@ class DeepSigned(GraphLayer):
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer, **_READS)
+        if layer.in_channels < 1:
+            raise Unchanged("in_channels=-1 does not say how many channels of x belong to each sign")
         F, A = layer.in_channels, adjacency(layer)
         self.like, self.unlike, self.root = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         linears = ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r))

@@ -12,7 +12,7 @@ from torch_geometric.utils import is_torch_sparse_tensor
 from ..bases.weighing import Normalize
 from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism, Relative
 from ..theta import Heads
-from .attention import AttentionLayer, attention_conv, multihead_conv
+from .attention import AttentionLayer, attention_conv, edge_width, multihead_conv
 from .build import META, check_initialized, fill, heads_of, matrix
 from .composite import copied
 from .edges import CallEdges
@@ -37,7 +37,8 @@ def gat(layer: Any) -> nn.Module:
     shared = layer.lin is not None
     source, target = (layer.lin, layer.lin) if shared else (layer.lin_src, layer.lin_dst)
     additive = Additive(projected=True, target="shared" if shared else "own")
-    edge = Edge(layer.edge_dim, inner=layer.out_channels) if layer.edge_dim else None
+    R = edge_width(layer)
+    edge = Edge(R, inner=layer.out_channels) if R else None
     score: Mechanism = additive if edge is None else additive + edge
     score = score.then(nn.LeakyReLU(layer.negative_slope))
     conv = multihead_conv(layer, score, source, None if shared else target, bias=layer.bias)
@@ -63,18 +64,19 @@ def gat(layer: Any) -> nn.Module:
 def gatv2(layer: Any) -> nn.Module:
     r""":math:`a_k \cdot LeakyReLU(x_m \Theta_k + x_n \Theta'_k)`, with a term of the edge inside."""
     source, target, H = layer.lin_l, None if layer.share_weights else layer.lin_r, layer.heads
+    R = edge_width(layer)
     score = MLP(
         projected=True,
         activation=nn.LeakyReLU(layer.negative_slope),
         target="shared" if target is None else "own",
         bias=target is not None and target.bias is not None,
-        edge_dim=layer.edge_dim or 0,
+        edge_dim=R,
     )
     conv = multihead_conv(layer, score, source, target, bias=layer.bias)
     fill(score, out=layer.att)
     if target is not None:
         fill(score, target=heads_of(target, H), bias=target.bias)
-    if layer.edge_dim:
+    if R:
         fill(score, edge=heads_of(layer.lin_edge, H))
     return AttentionLayer(layer, conv, root=copied(layer.res))
 
@@ -91,7 +93,7 @@ def gatv2(layer: Any) -> nn.Module:
 )
 def transformer(layer: Any) -> nn.Module:
     r""":math:`(x_m K_k + z U_k) \cdot x_n Q_k / \sqrt D`; U makes values of the edges, too."""
-    H, R, key, query = layer.heads, layer.edge_dim or 0, layer.lin_key, layer.lin_query
+    H, R, key, query = layer.heads, edge_width(layer), layer.lin_key, layer.lin_query
     score = Dot(layer.out_channels, bias=key.bias is not None, edge_dim=R)
     conv = multihead_conv(layer, score, layer.lin_value, query)
     fill(score, key=heads_of(key, H), query=heads_of(query, H))

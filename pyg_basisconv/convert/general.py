@@ -89,7 +89,9 @@ class GeneralAttention(AttentionLayer):
 
     def __init__(self, layer: Any, conv: BasisConv, values: Heads | None) -> None:
         super().__init__(layer, conv, values=values, root=copied(layer.lin_self))
-        self.edge_dim = 0 if values is None else values.P
+        self.edge_dim = 0
+        if values is not None:
+            self.edge_dim, self.in_edge_channels = values.P, layer.lin_edge.in_channels
         self.may_skip_checks = self.may_skip_checks and values is None
 
     def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:

@@ -128,7 +128,7 @@ class ConvertedHypergraphAttention(OperatorModule, GraphLayer):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         check_initialized(layer)
-        H, P, additive = layer.heads, layer.in_channels, Additive(projected=True)
+        H, P, additive = layer.heads, layer.lin.in_channels, Additive(projected=True)
         score = additive.then(nn.LeakyReLU(layer.negative_slope))
         normalize = "source" if layer.attention_mode == "node" else "target"
         about: Any = {"normalize": normalize, "dropout": layer.dropout}

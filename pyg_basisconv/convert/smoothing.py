@@ -39,7 +39,7 @@ def fa(layer: Any) -> nn.Module:
     r""":math:`\tanh(s \cdot x_m + t \cdot x_n)` times the weights of GCN."""
     check_initialized(layer)
     check_sum(layer)
-    score, P = Additive(target="own"), layer.channels
+    score, P = Additive(target="own"), layer.att_l.in_channels
     mask = Adjacency("sym", layer.add_self_loops) if layer.normalize else Adjacency()
     about: Any = {"mask": mask, "weighted": True, "dropout": layer.dropout}
     conv = attention_conv(layer, 1, score, Pass(), P, P, normalize="tanh", **about)
@@ -102,7 +102,7 @@ class ConvertedFA(AttentionLayer):
 def feast(layer: Any) -> nn.Module:
     r""":math:`u_k \cdot (x_m - x_n) + c_k`, a softmax over k."""
     check_initialized(layer)
-    score, P, Q = Steered(), layer.in_channels, layer.out_channels
+    score, P, Q = Steered(), layer.lin.in_channels, layer.out_channels
     conv = attention_conv(layer, layer.heads, score, Full(), P, Q, normalize="heads", bias=layer.bias)
     fill(conv.theta, weight=heads_of(layer.lin, layer.heads))
     fill(score, source=matrix(layer.u), bias=layer.c)

@@ -10,7 +10,7 @@ from torch import nn
 
 from pyg_basisconv import convert
 from pyg_basisconv.convert.checkpoints import tied
-from pyg_basisconv.verify import P, Q, drawn
+from pyg_basisconv.verify import N, P, Q, drawn, features, graph
 from tests.convert.conversion import same_state
 
 
@@ -29,6 +29,18 @@ def test_of_lazy_layers() -> None:
         reference, ours = kind(width, Q), convert(kind(-1, Q))
         ours.load_state_dict(reference.state_dict())
         same_state(ours, convert(reference))
+
+
+@pytest.mark.parametrize("kind", [pyg.GraphConv, pyg.SAGEConv, pyg.LEConv])
+@pytest.mark.parametrize("called", [False, True])
+def test_of_lazy_layers_whose_widths_are_equal(kind: type, called: bool) -> None:
+    """Two matrices that would be one parameter, had their widths been known at the conversion."""
+    x, edge_index = features(N, P), graph()[0]
+    reference, ours = kind(P, Q).double(), convert(kind(-1, Q)).double()
+    if called:
+        ours(x, edge_index)
+    ours.load_state_dict(reference.state_dict())
+    torch.testing.assert_close(ours(x, edge_index), reference(x, edge_index))
 
 
 def test_in_another_dtype() -> None:

@@ -329,6 +329,47 @@ def test_lazy_layers(kind: str) -> None:
     assert evaluated(lazy)
 
 
+WIDTHS_OF_CALLS = {  # layers whose options still say -1 after the first call
+    "FeaStConv": ("FeaStConv", (-1, Q), {"heads": 2}),
+    "FAConv": ("FAConv", (-1,), {}),
+    "DenseGATConv": ("DenseGATConv", (-1, Q), {"heads": 2}),
+    "HypergraphConv": ("HypergraphConv", (-1, Q), {"use_attention": True}),
+    "GATConv of edges": ("GATConv", (P, Q), {"heads": 2, "edge_dim": -1}),
+    "GATv2Conv of edges": ("GATv2Conv", (P, Q), {"edge_dim": -1}),
+    "TransformerConv of edges": ("TransformerConv", (-1, Q), {"heads": 2, "edge_dim": -1}),
+    "GeneralConv of edges": ("GeneralConv", (-1, Q, -1), {"heads": 2, "attention": True}),
+}
+
+
+@pytest.mark.parametrize("case", WIDTHS_OF_CALLS)
+def test_lazy_layers_have_their_widths_from_their_matrices(case: str) -> None:
+    kind, args, options = WIDTHS_OF_CALLS[case]
+    x, (edge_index, _) = features(N, P), graph()
+    given: dict[str, Any] = {"edge_index": edge_index}
+    if kind == "DenseGATConv":
+        given = {"adj": torch.ones(N, N)}
+    elif kind == "HypergraphConv":
+        given = {"hyperedge_index": edge_index, "hyperedge_attr": features(N, P)}
+    elif kind == "FAConv":
+        given["x_0"] = features(N, P)
+    elif "edges" in case:
+        given["edge_attr"] = features(edge_index.shape[1], 3)
+    made = []
+    for layer in (original(kind), getattr(drop_in, kind)):
+        torch.manual_seed(3)
+        made.append(layer(*args, **options).double())
+        made[-1](x, **given)
+    reference, ours = made
+    agree(Case(ours, reference, [x], lambda f, x: f(x, **given)), 1e-10, convert(reference))
+    assert evaluated(ours)
+
+
+def test_a_lazy_signed_layer_cannot_tell_its_signs() -> None:
+    x, edges = torch.randn(N, 2 * P), graph()[0]
+    with pytest.raises(ValueError, match=r"SignedConv: .* in_channels=-1 does not say how many channels of x belong"):
+        drop_in.SignedConv(-1, Q, first_aggr=False)(x, edges, edges)
+
+
 def test_a_lazy_layer_with_other_options_says_so_at_its_first_call() -> None:
     lazy = drop_in.SAGEConv(-1, Q, aggr="max")
     with pytest.raises(ValueError, match=r"SAGEConv: .*aggr='max'"):
