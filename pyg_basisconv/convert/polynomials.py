@@ -7,15 +7,18 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, eye_array
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch_geometric.nn import APPNP, ChebConv, GCNConv, LGConv, MixHopConv, PANConv, SGConv, SSGConv, TAGConv
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 from ..bases import Adjacency, Chebyshev, Identity, Mix, Powers
 from ..basis import Basis
+from ..bound import Explicit
 from ..cache import once
 from ..conv import BasisConv
 from ..theta import Heads
+from ..typed_edges import TypedEdges
 from .build import adjacency, basis_conv, check_sum, parameter
 from .composite import GraphLayer
 from .edges import read_edges
@@ -94,13 +97,43 @@ def ssg(layer: Any) -> BasisConv:
 
 
 @rule(APPNP, "APPNP", combinations({"alpha": 0.2}, K=(0, 1, 10)))
-def appnp(layer: Any) -> BasisConv:
+def appnp(layer: Any) -> nn.Module:
     r"""Powers, weighted by :math:`\alpha (1 - \alpha)^k`: of a walk that returns with probability :math:`\alpha`."""
-    if layer.dropout:
-        raise Unchanged("it drops edges in training")
     K, stays = layer.K, 1 - layer.alpha
     coefficients = [*(layer.alpha * stays**k for k in range(K)), stays**K]
-    return polynomial(layer, [], lambda S: Mix(coefficients, Powers(K + 1, S)), loops=layer.add_self_loops)
+    walk = polynomial(layer, [], lambda S: Mix(coefficients, Powers(K + 1, S)), loops=layer.add_self_loops)
+    return DroppedSteps(layer, walk) if layer.dropout else walk
+
+
+class DroppedSteps(GraphLayer):
+    r"""The steps of a walk one by one in training, :math:`(1 - \alpha) S_t^\top x_t + \alpha x`, where each drops some
+    entries of the matrix that the step before left.
+
+    Args:
+        layer: that it replaces.
+        walk: of all steps, where nothing is dropped.
+    """
+
+    draws_at_once = True
+
+    def __init__(self, layer: Any, walk: BasisConv) -> None:
+        super().__init__(layer)
+        self.walk, self.step = walk, polynomial(layer, [], loops=layer.add_self_loops)
+
+    def compute(self, **call: Any) -> Tensor:
+        return self._dropping(**call) if self.training else self.walk(**call)
+
+    @torch.compiler.disable  # which cannot trace what a basis is bound to
+    def _dropping(self, x: Tensor, **call: Any) -> Tensor:
+        y, S = x, self.step._bind(self.step.call.arguments((), {"x": x, **call})).family
+        for _ in range(self.K):
+            S = S.map(self._dropped)
+            y = (1 - self.alpha) * S.combine([y]) + self.alpha * x
+        return y
+
+    def _dropped(self, matrix: Explicit) -> Explicit:
+        weight = matrix.edges().weight if matrix.weight is None else matrix.weight
+        return TypedEdges(matrix.edge_set, F.dropout(weight, self.dropout), matrix.dtype)
 
 
 @rule(

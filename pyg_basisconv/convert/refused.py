@@ -51,7 +51,6 @@ REFUSED: dict[str, Refused] = {
 
 
 PARTLY: dict[str, str] = {  # options that the recipe of a layer refuses
-    "APPNP": "dropout of edges",
     "EGConv": "aggregators other than sums and means",
     "FiLMConv": "an activation of messages, the default",
     "GMMConv": "separate Gaussians for pairs of channels",

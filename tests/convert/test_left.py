@@ -186,7 +186,6 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "HANConv: flow='target_to_source' between nodes": lambda: pyg.HANConv(P, 8, METADATA, flow="target_to_source"),
     "HANConv: dropout=1.0 drops all weights": lambda: pyg.HANConv(P, 8, METADATA, dropout=1.0),
     "HGTConv: flow='target_to_source' between nodes": lambda: pyg.HGTConv(P, 8, METADATA, flow="target_to_source"),
-    "APPNP: it drops edges in training": lambda: pyg.APPNP(2, 0.1, dropout=0.5),
     "NNConv: its network does not end in a Linear, but in a ReLU": edge_network,
     "NNConv: its network has 7 outputs instead of 3 x 4": lambda: edge_network(nn.Linear(5, 7)),
     "NNConv: aggr='max' is not linear, or not a sum or mean": lambda: pyg.NNConv(3, 4, nn.Linear(2, 12), aggr="max"),

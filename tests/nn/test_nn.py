@@ -934,6 +934,29 @@ def test_dropout_of_a_network_draws_what_the_layer_draws(kind: str) -> None:
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("options", registry.turned_round(pyg.APPNP, fixed=["cached"]), ids=str)
+def test_dropout_of_steps_draws_what_the_layer_draws(options: dict) -> None:
+    """Each drops some of the edges that the one before left."""
+    x, (edge_index, weight) = features(N, P), graph()
+    ours, reference = other("APPNP", 3, 0.2, dropout=0.5, **options)
+    for layer in (ours, convert(reference)):
+        assert not torch.equal(layer(x, edge_index, weight), layer(x, edge_index, weight))
+        agree(Case(layer, reference, [x, weight], lambda f, x, w: after_a_seed(f, x, edge_index, w)[0]))
+        torch.testing.assert_close(*(after_a_seed(f, x, edge_index, weight) for f in (layer, reference)))
+        torch.testing.assert_close(*(f.eval()(x, edge_index, weight) for f in (layer, reference)))
+        layer.train(), reference.train()
+    assert evaluated(ours)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": False}], ids=str)
+def test_steps_that_drop_everything(options: dict) -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    matrix = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(edge_index.shape[1]).double(), (N, N))
+    layer = convert(pyg.APPNP(3, 0.2, dropout=1.0, **options))
+    for edges in (edge_index, matrix.to_sparse_csr(), EdgeIndex(edge_index)):
+        torch.testing.assert_close(layer(x, edges), 0.2 * x)
+
+
 @pytest.mark.parametrize("explained", [False, True], ids=["as it is", "explained"])
 @pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv", "RGATConv"])
 def test_weights_are_returned_of_the_same_draw(kind: str, explained: bool) -> None:
