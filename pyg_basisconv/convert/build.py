@@ -50,7 +50,7 @@ def basis_conv(
     if isinstance(matrices, Tensor):
         weight, (P, Q) = matrices, matrices.shape[1:]
     elif matrices:
-        weight, P, Q = stack(matrices), matrices[0].in_channels, heads * matrices[0].out_channels
+        weight, P, Q = stack(matrices), matrices[0].in_channels or -1, heads * matrices[0].out_channels
     if hasattr(layer, "flow"):
         kwargs.update(flow=layer.flow, decomposed_layers=layer.decomposed_layers)
     args = (P, Q, basis, Pass() if weight is None and theta is None else theta)
@@ -109,7 +109,7 @@ def heads_of(linear: Linear, heads: int) -> Tensor:
 def stackable(first: Linear, second: Linear) -> bool:
     """Whether the matrices of two linears may be one parameter, which is applied to one x."""
     widths = {first.in_channels, second.in_channels}
-    return len(widths) == 1 and -1 not in widths and first.weight.requires_grad == second.weight.requires_grad
+    return len(widths) == 1 and min(widths) > 0 and first.weight.requires_grad == second.weight.requires_grad
 
 
 def takes_mean(layer: Any) -> bool:

@@ -604,12 +604,13 @@ def nan_in_new_memory() -> Iterator[None]:
 LAZY = ["GCNConv", "SGConv", "SSGConv", "ClusterGCNConv", "GraphConv", "SAGEConv", "LEConv"]
 
 
+@pytest.mark.parametrize("width", [-1, 0])  # PyG takes 0, the width of a dataset without features, as -1
 @pytest.mark.parametrize("kind", [*LAZY, "HypergraphConv", "SignedConv"])
 @pytest.mark.usefixtures("nan_in_new_memory")
-def test_lazy_layers_stay_lazy(kind: str) -> None:
+def test_lazy_layers_stay_lazy(kind: str, width: int) -> None:
     x, (edge_index, _) = torch.randn(N, P), graph()
     third = {"SignedConv": (True,), "SSGConv": (0.1,)}
-    lazy = getattr(pyg, kind)(-1, Q, *third.get(kind, ()))
+    lazy = getattr(pyg, kind)(width, Q, *third.get(kind, ()))
     edges = (edge_index,) if kind != "SignedConv" else (edge_index, graph()[0])
     y = convert(lazy)(x, *edges)
     assert y.shape == lazy(x, *edges).shape
