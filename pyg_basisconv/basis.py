@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .bound import CONSTRUCTORS, BoundBasis, EdgeList
 from .cache import cached_property, memo, without_cached
 from .costs import Direction, Work
-from .errors import call_it, check_count, reject
+from .errors import call_it, check_count, check_made, reject
 from .graph import Counts, Graph, Size, grid_shape, sizes
 from .kernels.grids import Ints
 from .kernels.lists import List
@@ -47,7 +47,8 @@ def _parts(module: nn.Module) -> "Iterator[Basis]":
 
 
 class Basis(nn.Module):
-    """Describes K matrices, before any data is seen. A value: bases of one class with equal attributes are the same.
+    """Describes K matrices, before any data is seen. A value: bases of one class with equal attributes have the same
+    matrices, and share what is kept with a graph. (`==` tells objects apart, as for any module of torch.)
 
     A basis of your own calls `super().__init__(K)` and defines `edges(graph)`, which depends on the attributes and the
     graph alone. Override `build(graph)` as well to return a faster `BoundBasis`.
@@ -368,9 +369,7 @@ def check_bases(*parts: object) -> None:
             fix = call_it(part, "choose one from pyg_basisconv.bases")
             fix = "add the bases up: a + b" if isinstance(part, list | tuple) else fix
             reject("basis", "a Basis", repr(part), fix)
-        if "_parameters" not in vars(part):  # torch would raise an AttributeError of another name
-            name = type(part).__name__
-            reject("basis", "a Basis", f"a {name} that is half made", f"call super().__init__(K) in {name}.__init__")
+        check_made("basis", "a Basis", part, "K")
 
 
 def bound_basis(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> BoundBasis:

@@ -20,7 +20,7 @@ from .bound import ContentStep
 from .cache import Witness, drop_oldest
 from .content import Inputs
 from .costs import Problem
-from .errors import call_it, check_flags, refuse_arguments, reject
+from .errors import call_it, check_flags, check_made, refuse_arguments, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .messages import Messages
@@ -118,6 +118,7 @@ class BasisConv(Messages):
         self.target_channels = widths[1] if basis.reads_nodes else -1
         self.basis = basis
         theta = default() if theta is None else theta
+        check_made("theta", "a Theta", theta)
         theta.variance_gains = basis.variance_gains
         self.theta = theta.build(basis.K, widths[0], out_channels)
         if basis.reads_content:

@@ -57,6 +57,20 @@ def call_it(given: object, otherwise: str) -> str:
     return f"call it: {name}()" if name and callable(given) else otherwise
 
 
+def check_made(argument: str, kind: str, part: object, arguments: str = "") -> None:
+    """Rejects a module whose constructor did not call that of its base class.
+
+    >>> from torch import nn
+    >>> check_made("mechanism", "a Mechanism", nn.Module.__new__(nn.Module))
+    Traceback (most recent call last):
+    ...
+    ValueError: mechanism: expected a Mechanism, got a Module that is half made; call super().__init__() in ...
+    """
+    if "_parameters" not in vars(part):  # torch would raise an AttributeError of another name
+        name = type(part).__name__
+        reject(argument, kind, f"a {name} that is half made", f"call super().__init__({arguments}) in {name}.__init__")
+
+
 def shape_or_type(value: object) -> object:
     """What a message says of a value that does not fit: the shape of a tensor, None, or the type of anything else.
 

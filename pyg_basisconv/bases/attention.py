@@ -10,12 +10,12 @@ from ..backend import on_gpu
 from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
-from ..errors import call_it, check_choice, check_count, check_depth, check_flags, check_probability, reject
+from ..errors import call_it, check_choice, check_count, check_depth, check_flags, check_made, check_probability, reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
 from ..kernels.pattern import select
 from ..mechanisms import Mechanism, Score, Sizes
-from ..mechanisms.base import entry_score, node_score, table_score
+from ..mechanisms.base import check_score, entry_score, node_score, table_score
 from ..printing import arguments
 from .bound_attention import BoundAttention, in_one_piece
 from .dropout import AtOnce, Seeded
@@ -76,9 +76,12 @@ class Attention(Basis):
             made = isinstance(mechanism, type) and issubclass(mechanism, Mechanism)
             fix = "call it, with its width" if made else "choose one from pyg_basisconv.mechanisms"
             reject("mechanism", "a Mechanism", repr(mechanism), fix)
+        check_made("mechanism", "a Mechanism", mechanism)
         if mask is not None and not isinstance(mask, Basis):
             fix = call_it(mask, "such as bases.Adjacency(self_loops=True)")
             reject("mask", "a Basis, or None for all pairs", repr(mask), fix)
+        if mask is not None:
+            check_made("mask", "a Basis", mask, "K")
         if mask is not None and mask.reads_content:
             fix = "take mask=bases.Adjacency(), and score features of edges by mechanisms.Edge(dim)"
             reject("mask", "a basis that reads no features", mask, fix)
@@ -161,6 +164,8 @@ class Attention(Basis):
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """The scores of a content, and how they become weights, in training with a new dropout."""
         score, dropout = self.mechanism.score(content, entries), None
+        if getattr(score, "scoring", None) is None:  # those with rows are of this package
+            check_score(score, self.mechanism, self.K, content, entries)
         if self.training and self.dropout:
             # A CUDA graph would repeat a seed of the host, whereas torch's own dropout draws anew in each replay.
             at_once = self.draws_at_once or on_gpu(content.x)

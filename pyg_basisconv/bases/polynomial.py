@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..bound import Derived
-from ..errors import call_it, check_choice, check_depth, reject
+from ..errors import call_it, check_choice, check_depth, check_made, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
 from ..kernels.op import acc_dtype, add_times
@@ -152,6 +152,7 @@ class OfSquareMatrix(Basis):
         if not isinstance(operator, Basis):
             fix = call_it(operator, "such as bases.Adjacency('sym')")
             reject("operator", "a basis with K = 1", repr(operator), fix)
+        check_made("operator", "a Basis", operator, "K")
         if operator.K != 1:
             reject("operator", "a basis with K = 1", operator, "take powers of one matrix at a time")
         if operator.reads_content:

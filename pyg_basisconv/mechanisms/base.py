@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_count, check_depth, reject
+from ..errors import check_count, check_depth, check_made, reject
 from ..kernels import Pattern, at_entries
 from ..kernels.activations import Activation
 from ..kernels.attend import Side
@@ -203,7 +203,7 @@ class Mechanism(nn.Module):
                 `projected`, (K, \*, M, D), the sources' :math:`x \Theta_k`; `batch`, the leading dimensions \*.
             entries: the pairs that are scored; `content.edge_rows_at(entries)`, (E, R), has their features of edges.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} gives no score(content, entries)")
 
     def parameter(self, name: str, *shape: int) -> None:
         """Registers a parameter with a given shape, (H, ...)."""
@@ -254,6 +254,8 @@ class Combination(Mechanism):
 
     def __init__(self, *parts: Mechanism) -> None:
         super().__init__()
+        for part in parts:
+            check_made("mechanism", "a Mechanism", part)
         self.depth = check_depth("mechanism", *parts, calls=4)
         self.parts = nn.ModuleList(parts)
 
@@ -335,6 +337,20 @@ def elementwise(activation: Any) -> Activation:
     return activation  # type: ignore[no-any-return]
 
 
+def check_score(score: object, mechanism: Mechanism, heads: int, content: Content, entries: Entries) -> None:
+    """Rejects what is no score, and terms of other heads, batches or nodes, which would be broadcast or misread."""
+    if not isinstance(score, Score):
+        fix = "return node_score(...), inner_score(...), entry_score(...), or a sum or product of these"
+        reject("score", f"a Score of {mechanism}", type(score).__name__, fix)
+    sizes = {"source": content.x.shape[-2], "target": entries.N, "entry": entries.E}
+    for term, side in zip(score.tensors, score.sides, strict=True):
+        shape = heads, *content.batch, *((sizes[side],) if side in sizes else ())
+        if not isinstance(term, Tensor) or term.shape[: len(shape)] != shape or not term.is_floating_point():
+            got = f"{tuple(term.shape)} of {term.dtype}" if isinstance(term, Tensor) else type(term).__name__
+            fix = "expand it to the heads and the batch, content.batch"
+            reject("score", f"numbers of {mechanism} for heads, batch and each {side}, {shape}", got, fix)
+
+
 def upcast(t: Tensor) -> Tensor:
     """The tensor in float32 at least, the dtype of scores."""
     return t if t.dtype in (torch.float32, torch.float64) else t.float()
@@ -367,7 +383,8 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
     sides: tuple[Side, ...]
     if source is None or target is None:
         given = target if source is None else source
-        assert given is not None
+        if given is None:
+            reject("source", "a term of the sources, or of the targets", None, "give one of them; Uniform() has none")
         tensors, sides = (given,), ("target" if source is None else "source",)
     else:
         tensors, sides = (source, target), ("source", "target")

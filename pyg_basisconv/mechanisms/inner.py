@@ -33,6 +33,8 @@ def inner_score(key: Tensor, query: Tensor) -> Score:
     >>> score.sides
     ('source', 'target')
     """
+    if key.shape[-1] != query.shape[-1]:
+        reject("query", f"vectors as long as the keys, {key.shape[-1]}", query.shape[-1], "map both to one width")
 
     def evaluate(t: Tensors, entries: Entries) -> Tensor:
         return inner(upcast(t[0]), upcast(t[1]), entries.pattern)

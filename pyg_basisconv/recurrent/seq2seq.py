@@ -22,8 +22,9 @@ class DCRNN(nn.Module):
 
     .. math:: s_t = \mathrm{GRU}(\tilde y_{t-1}, s_{t-1}), \qquad y_t = s_t W + b
 
-    where :math:`\tilde y_{t-1}` is its own last output or, in training, with a given probability, the last target
-    (scheduled sampling, Bengio et al., arXiv:1506.03099), drawn for each sequence at each step.
+    where :math:`\tilde y_{t-1}` is its own last output or, with the probability `teacher` of the call, the last target
+    (scheduled sampling, Bengio et al., arXiv:1506.03099), drawn for each sequence at each step. `train()` and `eval()`
+    change nothing: leave `teacher` out in a test.
 
     Args:
         in_channels: P of the input.

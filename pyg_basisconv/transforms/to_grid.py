@@ -34,7 +34,7 @@ class ToGrid(BaseTransform):
         - the image (P, \*shape), and the mask (\*shape); both are replaced by
         - x: (M, P) the pixels, the last axis fastest
         - pos: (M, r) their coordinates, whole numbers in float32 or more, so that PyG's transforms take them;
-          `window.at(data.pos.long())` is the window of a shape on the same sites
+          a window with a shape, on these pixels alone, is `window.at(data.pos.long())`
         - edge_index: (2, E); edge_type: (E,) from 0 to K-1
         - edge_weight: (E,) where the window has a `norm`, floating even if the image is not
 

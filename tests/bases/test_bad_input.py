@@ -652,9 +652,11 @@ class HalfMade(bases.Basis):
         lambda basis: basis.bind(EDGES),
         lambda basis: basis + bases.Identity(),
         lambda basis: bases.Identity() @ basis,
+        lambda basis: bases.Powers(2, basis),
+        lambda basis: bases.Attention(1, mechanisms.Dot(3), basis),
     ],
-    ids=["layer", "bind", "sum", "product"],
+    ids=["layer", "bind", "sum", "product", "powers", "mask"],
 )
 def test_a_constructor_that_forgets_that_of_basis(use: Callable[[bases.Basis], Any]) -> None:
-    with pytest.raises(ValueError, match=r"^basis: .* a HalfMade that is half made; call super\(\).__init__\(K\) in"):
+    with pytest.raises(ValueError, match=r"^\w+: .* a HalfMade that is half made; call super\(\).__init__\(K\) in"):
         use(HalfMade())

@@ -249,6 +249,75 @@ def test_refused(argument: str, call: Callable[[], Any]) -> None:
     refused(argument, call)
 
 
+class Own(Mechanism):
+    """A mechanism of a user's, whose scores are what a function of the content gives."""
+
+    def __init__(self, given: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.given = given
+
+    def score(self, content: Any, entries: Any) -> Any:
+        return self.given(content)
+
+
+# Of two heads of five nodes, or of a batch of two graphs; each would be broadcast or misread somewhere.
+SCORES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "no heads": ("score", lambda c: mechanisms.node_score(c.x.sum(-1), None)),
+    "one head": ("score", lambda c: mechanisms.node_score(c.x.sum(-1)[None], None)),
+    "three heads": ("score", lambda c: mechanisms.node_score(c.x.sum(-1).expand(3, *c.x.shape[:-1]), None)),
+    "too many sources": ("score", lambda c: mechanisms.node_score(ones(2, *c.batch, 6), None)),
+    "too few targets": ("score", lambda c: mechanisms.node_score(None, ones(2, *c.batch, 4))),
+    "a number too much": ("score", lambda c: mechanisms.node_score(c.x.expand(2, *c.x.shape)[..., :1].mT, None)),
+    "integers": ("score", lambda c: mechanisms.node_score(ones(2, *c.batch, 5).long(), None)),
+    "a list": ("score", lambda c: mechanisms.node_score([1.0], None)),
+    "no ends": ("source", lambda c: mechanisms.node_score(None, None)),
+    "keys of no heads": ("score", lambda c: mechanisms.inner_score(c.x, c.x)),
+    "queries of another width": (
+        "query",
+        lambda c: mechanisms.inner_score(ones(2, *c.batch, 5, 3), ones(2, *c.batch, 5, 4)),
+    ),
+    "entries of one head": ("score", lambda c: mechanisms.entry_score(ones(1, *c.batch, 4))),
+    "a tensor": ("score", lambda c: ones(2, *c.batch, 5)),
+    "nothing": ("score", lambda c: None),
+}
+
+
+@pytest.mark.parametrize("x", [X, BATCHED], ids=["one graph", "batch"])
+@pytest.mark.parametrize("on_edges", [False, True], ids=["pairs", "edges"])
+@pytest.mark.parametrize(("argument", "given"), SCORES.values(), ids=SCORES)
+def test_scores_of_ones_own_that_do_not_fit(
+    argument: str, given: Callable[[Any], Any], on_edges: bool, x: Tensor
+) -> None:
+    conv, args = (on_graph(Own(given)), (x, EDGES)) if on_edges else (attention(Own(given)), (x,))
+    for _ in range(2):  # the second call, too
+        refused(argument, lambda: conv(*args))
+
+
+def test_heads_and_batch_of_a_score_in_the_wrong_order() -> None:
+    conv = on_graph(Own(lambda c: mechanisms.node_score(ones(2, 3, 5).transpose(0, 1), None)))
+    refused("score", lambda: conv(ones(3, 5, 4), EDGES))
+
+
+class HalfMade(Mechanism):
+    def __init__(self) -> None:
+        self.dim = 3
+
+
+@pytest.mark.parametrize(
+    "use",
+    [attention, lambda own: own + Dot(3), lambda own: own.then(torch.tanh), lambda own: 2 * own],
+    ids=["layer", "sum", "activation", "multiple"],
+)
+def test_a_constructor_that_forgets_that_of_mechanism(use: Callable[[Mechanism], Any]) -> None:
+    with pytest.raises(ValueError, match=r"^mechanism: .* a HalfMade that is half made; call super\(\)\.__init"):
+        use(HalfMade())
+
+
+def test_a_mechanism_without_scores_says_so() -> None:
+    with pytest.raises(NotImplementedError, match=r"^Mechanism gives no score\(content, entries\)$"):
+        attention(Mechanism())(X)
+
+
 @pytest.mark.parametrize("wrong", [3, "a", None, torch.ones(2)], ids=["int", "str", "None", "tensor"])
 def test_only_mechanisms_are_added(wrong: Any) -> None:
     with pytest.raises(TypeError):

@@ -32,6 +32,11 @@ POWERS, X = bases.Powers(3), torch.ones(5, 4)
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
 
 
+class HalfMade(theta.Theta):
+    def __init__(self) -> None:
+        self.dim = 3
+
+
 REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "groups 0": ("groups", lambda: theta.Grouped(0)),
     "groups True": ("groups", lambda: theta.Grouped(True)),
@@ -78,6 +83,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "out_channels of their own": ("out_channels", lambda: BasisConv(6, 3, POWERS, theta.Pass(combine="split"))),
     "in_channels open": ("out_channels", lambda: BasisConv(4, -1, POWERS, theta.Pass(), bias=False)),
     "width": ("width", lambda: theta.Pass().build(3, -1, -1).dense()),
+    "a constructor that forgets that of Theta": ("theta", lambda: BasisConv(4, 4, POWERS, HalfMade())),
     "two parameters of any width": ("first", lambda: theta.Chain(*(theta.Pass().build(1, -1, -1) for _ in range(2)))),
     "two layers of other sizes": (
         "theta",
