@@ -250,8 +250,16 @@ void moved_on(int32_t* ptr, int64_t groups) {
 // --- compressed(lists, K, at_target, M, N, ptr, index, values): entries of K matrices, grouped by target, as they come
 
 struct Entries {
+  const int32_t *source, *target;
+  const void* weight = nullptr;
+  const int32_t* kind = nullptr;
+  int64_t size, start = 0;  // how many; and the matrix of all, where each has none of its own
+};
+
+// The same in arrays that Python holds.
+struct List {
   Array kind, source, target, weight;
-  int64_t start = 0;  // the matrix of all, where each has none of its own
+  int64_t start = 0;
 
   bool take(PyObject* list) {
     PyObject* part[4];
@@ -272,23 +280,29 @@ struct Entries {
            (!weight.there() || (weight.size() == E && weight.width() == width && weight.is_float())) &&
            below(source.at<int32_t>(), E, M) && below(target.at<int32_t>(), E, N);
   }
+
+  Entries entries() const {
+    return {source.at<int32_t>(), target.at<int32_t>(), weight.there() ? weight.at<void>() : nullptr,
+            kind.there() ? kind.at<int32_t>() : nullptr, source.size(), start};
+  }
 };
 
-// The lists of a sequence, and how many entries they have together, -1 with an error where they cannot be read; `within`
-// becomes false where an index is out of range, or weights are not of `width` bytes.
-int64_t take_lists(PyObject* given, int64_t K, int64_t M, int64_t N, int width, std::vector<Entries>& lists,
-                   bool& within) {
+// The lists of a sequence, in `held`, and how many entries they have together, -1 with an error where they cannot be read;
+// `within` becomes false where an index is out of range, or weights are not of `width` bytes.
+int64_t take_lists(PyObject* given, int64_t K, int64_t M, int64_t N, int width, std::vector<List>& held,
+                   std::vector<Entries>& lists, bool& within) {
   const Py_ssize_t L = PySequence_Size(given);
   if (L < 0) return -1;
-  lists = std::vector<Entries>(L);
+  held = std::vector<List>(L);
   int64_t E = 0;
   for (Py_ssize_t i = 0; i < L; ++i) {
     PyObject* list = PySequence_GetItem(given, i);
-    const bool taken = list != nullptr && lists[i].take(list);
+    const bool taken = list != nullptr && held[i].take(list);
     Py_XDECREF(list);  // its arrays stay, as buffers
     if (!taken) return -1;
-    within &= lists[i].fits(K, M, N, width);
-    E += lists[i].source.size();
+    within &= held[i].fits(K, M, N, width);
+    lists.push_back(held[i].entries());
+    E += lists[i].size;
   }
   return E;
 }
@@ -300,9 +314,9 @@ struct Ends {
   int32_t K, start;
 
   explicit Ends(const Entries& list, int64_t members)
-      : source(list.source.at<int32_t>()),
-        target(list.target.at<int32_t>()),
-        kind(Typed ? list.kind.at<int32_t>() : nullptr),
+      : source(list.source),
+        target(list.target),
+        kind(list.kind),
         K(static_cast<int32_t>(members)),
         start(static_cast<int32_t>(list.start)) {}
 
@@ -315,7 +329,7 @@ struct Ends {
 template <typename Visit>
 void for_each(const std::vector<Entries>& lists, int64_t K, bool at_target, Visit visit) {
   for (const auto& list : lists) {
-    const bool typed = list.kind.there();
+    const bool typed = list.kind != nullptr;
     if (at_target)
       typed ? visit(list, Ends<true, true>(list, K)) : visit(list, Ends<false, true>(list, K));
     else
@@ -329,14 +343,14 @@ void place(const std::vector<Entries>& lists, int64_t K, bool at_target, int64_t
   std::memset(ptr, 0, (groups + 1) * sizeof(int32_t));
   for_each(lists, K, at_target, [=](const Entries& list, auto ends) {
     int32_t* __restrict next = ptr;
-    for (int64_t e = 0, E = list.source.size(); e < E; ++e) ++next[ends.group(e) + 1];
+    for (int64_t e = 0; e < list.size; ++e) ++next[ends.group(e) + 1];
   });
   starts(ptr, groups);
   for_each(lists, K, at_target, [=](const Entries& list, auto ends) {
     int32_t *__restrict next = ptr, *__restrict to = index;
     T* __restrict weights = values;
-    const T* w = list.weight.there() ? list.weight.at<T>() : nullptr;
-    const int64_t E = list.source.size();
+    const T* w = static_cast<const T*>(list.weight);
+    const int64_t E = list.size;
     if (!weights)
       for (int64_t e = 0; e < E; ++e) to[next[ends.group(e)]++] = ends.other(e);
     else
@@ -357,9 +371,10 @@ PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
   if (K < 0 || M < 0 || N < 0) return nullptr;
   const int at_target = PyObject_IsTrue(args[2]);
   if (at_target < 0) return nullptr;
+  std::vector<List> held;
   std::vector<Entries> lists;
   bool within = true;
-  const int64_t E = take_lists(args[0], K, M, N, values.width(), lists, within);
+  const int64_t E = take_lists(args[0], K, M, N, values.width(), held, lists, within);
   if (E < 0) return nullptr;
   const int64_t groups = at_target ? N * K : N, limit = INT32_MAX;  // products of two such numbers fit 64 bits
   if (E > limit || M * K > limit || N * K > limit) return misfit("compressed: more than 32-bit integers tell apart");
@@ -387,9 +402,10 @@ PyObject* paired(PyObject* const* args, Py_ssize_t count) {
   if (!pair.take(args[4], true) || !at.take(args[5], true) || !counts.take(args[6], true)) return nullptr;
   const int64_t K = size_of(args[1], 1), M = size_of(args[2]), N = size_of(args[3]);
   if (K < 0 || M < 0 || N < 0) return nullptr;
+  std::vector<List> held;
   std::vector<Entries> lists;
   bool within = true;
-  const int64_t E = take_lists(args[0], K, M, N, 0, lists, within);
+  const int64_t E = take_lists(args[0], K, M, N, 0, held, lists, within);
   if (E < 0) return nullptr;
   if (E > INT32_MAX || N * K > INT32_MAX) return misfit("paired: more than 32-bit integers tell apart");
   for (const Array* array : {&pair, &at, &counts})
@@ -403,8 +419,8 @@ PyObject* paired(PyObject* const* args, Py_ssize_t count) {
     std::vector<int32_t> found(N * K, 0);
     int32_t *__restrict number = found.data(), *__restrict group = pair.at<int32_t>();
     for (const auto& list : lists) {
-      const int64_t size = list.source.size(), start = list.start * N;
-      const int32_t *n = list.target.at<int32_t>(), *k = list.kind.there() ? list.kind.at<int32_t>() : nullptr;
+      const int64_t size = list.size, start = list.start * N;
+      const int32_t *n = list.target, *k = list.kind;
       for (int64_t e = 0; e < size; ++e) group[e] = static_cast<int32_t>((k ? k[e] * N : start) + n[e]);
       for (int64_t e = 0; e < size; ++e) number[group[e]] = 1;
       group += size;
@@ -424,6 +440,90 @@ PyObject* paired(PyObject* const* args, Py_ssize_t count) {
     for (int64_t e = 0; e < E; ++e) group[e] = number[group[e]];
   }
   return PyLong_FromLongLong(pairs);
+}
+
+// --- summed(source, target, letters, K, N, turned, at_target, x, y, W, width): the product of rows with a family that is
+// --- made of a square graph's edges and forgotten again; see transient.py for the letters, one for each matrix, or for each
+// --- term of the only one. At which end a node's K members stand apart is as in `compressed`; x and y are addresses.
+
+// The entries of one matrix of such a family, as `looped` and `over_degrees` make them.
+template <typename T>
+struct Made {
+  std::vector<int32_t> source, target;
+  std::vector<T> weight;
+  Entries entries{};
+
+  void make(char letter, const int32_t* m, const int32_t* n, int64_t E, int64_t N, int64_t number) {
+    const bool loops = letter == 'I' || (letter >= 'A' && letter <= 'Z');
+    entries = {m, n, nullptr, nullptr, E, number};
+    if (loops) {
+      const int64_t some = letter == 'I' ? 0 : E;
+      source.reserve(some + N), target.reserve(some + N);
+      for (int64_t e = 0; e < some; ++e)
+        if (m[e] != n[e]) source.push_back(m[e]), target.push_back(n[e]);
+      for (int32_t i = 0; i < N; ++i) source.push_back(i), target.push_back(i);
+      entries.source = source.data(), entries.target = target.data();
+      entries.size = static_cast<int64_t>(source.size());
+    }
+    const char norm = static_cast<char>(letter | 32);  // in lower case
+    if (norm != 'm' && norm != 'r' && norm != 's') return;
+    weight.resize(entries.size);
+    weigh<T>(nullptr, 1, entries.source, entries.target, entries.size, N, N, norm, weight.data());
+    entries.weight = weight.data();
+  }
+};
+
+template <typename T>
+bool summed(const int32_t* m, const int32_t* n, int64_t E, const char* letters, int64_t terms, int64_t K, int64_t N,
+            bool turned, bool at_target, const T* x, T* y, int64_t W) {
+  std::vector<Made<T>> matrices(terms);
+  std::vector<Entries> lists;
+  int64_t size = 0;
+  bool weighted = false;
+  for (int64_t i = 0; i < terms; ++i) {
+    matrices[i].make(letters[i], m, n, E, N, K == 1 ? 0 : i);
+    Entries list = matrices[i].entries;
+    if (turned) std::swap(list.source, list.target);
+    size += list.size, weighted |= list.weight != nullptr;
+    lists.push_back(list);
+  }
+  const int64_t groups = at_target ? N * K : N;
+  std::vector<int32_t> ptr(groups + 1), index(size);
+  std::vector<T> weight(weighted ? size : 0);
+  T* weights = weighted ? weight.data() : nullptr;
+  place<T>(lists, K, at_target, groups, ptr.data(), index.data(), weights);
+  return spmm<T>({x, weights, ptr.data(), index.data(), y, at_target ? N : N * K, W, groups, size, W, W});
+}
+
+PyObject* summed(PyObject* const* args, Py_ssize_t count) {
+  if (count != 11) return misfit("summed takes 11 arguments");
+  Array source, target;
+  if (!source.take(args[0]) || !target.take(args[1])) return nullptr;
+  Py_ssize_t terms = 0;
+  const char* letters = PyUnicode_AsUTF8AndSize(args[2], &terms);
+  const int64_t K = size_of(args[3], 1), N = size_of(args[4]), E = source.size();
+  const int turned = PyObject_IsTrue(args[5]), at_target = PyObject_IsTrue(args[6]);
+  int64_t given[4];  // x, y, W, width
+  if (letters == nullptr || K < 0 || N < 0 || turned < 0 || at_target < 0 || !integers_of(args + 7, given)) return nullptr;
+  const int64_t W = given[2], width = given[3];
+  if (source.width() != 4 || target.width() != 4 || target.size() != E || terms < 1 || (K != 1 && K != terms) || W < 0 ||
+      (width != 4 && width != 8))
+    return misfit("summed: arrays of other sizes");
+  if (terms > INT32_MAX || N * K > INT32_MAX || terms * (E + N) > INT32_MAX)
+    return misfit("summed: more than 32-bit integers tell apart");
+  const int32_t *m = source.at<int32_t>(), *n = target.at<int32_t>();
+  bool within;
+  {
+    const Unlocked others(E * W / 16);
+    within = below(m, E, N) && below(n, E, N);
+    if (within && width == 4)
+      within = summed(m, n, E, letters, terms, K, N, turned, at_target, reinterpret_cast<const float*>(given[0]),
+                      reinterpret_cast<float*>(given[1]), W);
+    else if (within)
+      within = summed(m, n, E, letters, terms, K, N, turned, at_target, reinterpret_cast<const double*>(given[0]),
+                      reinterpret_cast<double*>(given[1]), W);
+  }
+  return PyBool_FromLong(within);
 }
 
 // --- add_rows(z, at, y, rows, N, W, width): y_at(i) += z_i, of floating point numbers of `width` bytes at two addresses;
@@ -612,6 +712,7 @@ PyMethodDef functions[] = {
     method<over_degrees>("over_degrees"),
     method<compressed>("compressed"),
     method<paired>("paired"),
+    method<summed>("summed"),
     method<add_rows>("add_rows"),
     method<product>("spmm"),
     method<polynomials>("polynomials"),

@@ -159,6 +159,15 @@ class Basis(nn.Module):
         """The same in numpy, for graphs with `Graph.as_list`; None if the basis needs more than these edges."""
         return None
 
+    @property
+    def letters(self) -> str | None:
+        """Its matrices as the kernel of `TransientEdges` makes them, a letter for each; None if they have none.
+
+        I is the identity, n the adjacency of edges without weights, m, r and s the same with the norms 'mean', 'rw' and
+        'sym'; a capital is the same of the graph with a loop at each node in place of its own.
+        """
+        return None
+
     def build(self, graph: Graph) -> BoundBasis:
         """Binds to a graph."""
         edges = self.edges(graph)

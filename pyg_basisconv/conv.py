@@ -31,6 +31,7 @@ from .printing import arguments
 from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, witness
 from .theta import Theta, default
 from .theta.base import KNOWN, Step, for_batches, param
+from .transient import TransientEdges
 
 _BATCH = 1 << 16  # numbers of a batch up to which copying it costs less than evaluating the order in several steps
 
@@ -232,7 +233,7 @@ class BasisConv(Messages):
         always = chosen.chosen.form in ORDERS[chosen.order].always and not chosen.problem.cached
         if alike is not None and bound.graph is not None and always:
             plain = self._is_plain(call) and not autocasting(bound.inputs.x.device)
-            programs.forms[alike] = Form(chosen, evaluation.build if plain else None)
+            programs.forms[alike] = Form(chosen, *evaluation[2:]) if plain else Form(chosen)
             drop_oldest(programs.forms, FORMS)
         y = evaluation.result()
         return (y, bound.family.matrices) if observed else y
@@ -246,11 +247,20 @@ class BasisConv(Messages):
         own, programs, basis = self._modules["basis"], self._programs, self._basis_for(call)
         seen = witness(own, call) if programs.asked_before(key) else None
         where, _ = key[2]  # of its edges, which are plain
+        passing = None if seen is not None or known.step is None else self._transient(known.step, basis, call)
+        if passing is not None:
+            return passing
         read = read_alike(self, basis, call, where, seen)
         program = None if read is None else known.build(basis, *read)
         if program is not None and seen is not None:
             programs.keep(key, own, call, program, seen)
         return program
+
+    def _transient(self, step: Step, basis: Basis, call: Call) -> Program | None:
+        """The program of a call whose graph is not worth binding; None for other calls."""
+        bare = call.edge_weight is call.edge_type is call.size is None and self.flow == "source_to_target"
+        family = TransientEdges.of(basis, call.x, call.edge_index) if bare and isinstance(call.x, Tensor) else None
+        return None if family is None else partial(_run_step, step, family, whole)
 
     @torch.compiler.disable
     @fixed_mode
@@ -310,7 +320,9 @@ class BasisConv(Messages):
         step = self._step(bound, chosen) if in_steps else None
         if step is not None:
             result = partial(step, inputs.theta, inputs.x, param(self, "bias"), family)
-            return Evaluation(result, partial(_run_step, step, kept, reads), partial(_build_step, step))
+            transient = self._basis_for(call).letters is not None and not ORDERS[chosen.order].measures
+            passing = step if transient else None
+            return Evaluation(result, partial(_run_step, step, kept, reads), partial(_build_step, step), passing)
         # The same for a family that is computed from content.
         content_step = family.content_step(self.theta, chosen.order) if in_steps and graph is not None else None
         if content_step is not None and graph is not None:
@@ -463,7 +475,9 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 # each call; `observed` is True if the call returns the family. They run by kernels, as the first call did.
 
 
-def _run_step(step: Step, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
+def _run_step(
+    step: Step, family: BoundBasis | TransientEdges | None, reads: Reader, layer: BasisConv, call: Call
+) -> Tensor:
     """An order in one step, with a family that is the same in each call."""
     A = call.edge_index if family is None else family
     x = call.x if reads is whole else reads(call.x)

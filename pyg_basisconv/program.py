@@ -20,6 +20,7 @@ from .costs import rounded
 from .features import is_head
 from .graph import sizes
 from .layouts import layout
+from .theta.base import Step
 
 _PLAIN = (Tensor, Parameter)
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
@@ -56,11 +57,13 @@ class Evaluation(NamedTuple):
     program: computes the results of later calls like it.
     build: makes the program for another graph without a plan; it returns None if that graph has to be bound and
         planned, and is None if every graph has to be.
+    step: the order in one step, if a graph that is new need not be bound for it, see `TransientEdges`.
     """
 
     result: Callable[[], Any]
     program: Program
     build: Builder | None = None
+    step: Step | None = None
 
 
 class Form(NamedTuple):
@@ -69,7 +72,8 @@ class Form(NamedTuple):
     """
 
     plan: Any
-    build: Builder | None
+    build: Builder | None = None
+    step: Step | None = None
 
 
 class Programs:

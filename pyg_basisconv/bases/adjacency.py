@@ -95,9 +95,21 @@ class Adjacency(GraphMatrix):
         self.norm, self.existing, self.diagonal = norm, existing, float(diagonal)
         self.self_loops = self_loops if self_loops or existing == "replace" else False
 
+    @property
+    def _of_ones(self) -> bool:
+        """Whether edges without weights, and loops, have the weight 1 each."""
+        plain = self.self_loops is False or self.self_loops == 1  # loops of weight 0 replace the graph's own
+        return plain and not self.diagonal and self.existing != "add"
+
+    @property
+    def letters(self) -> str | None:
+        if type(self) is not Adjacency or not self._of_ones:
+            return None
+        letter = "n" if self.norm is None else self.norm[0]
+        return letter.upper() if self.self_loops else letter
+
     def listed(self, graph: Graph) -> Sequence[List] | None:
-        of_ones = self.self_loops is False or self.self_loops == 1  # loops of weight 0 replace the graph's own
-        edges = graph.as_list if of_ones and not self.diagonal and self.existing != "add" else None
+        edges = graph.as_list if self._of_ones else None
         if edges is None:
             return None
         if self.self_loops:

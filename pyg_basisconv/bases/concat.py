@@ -259,6 +259,11 @@ class Concat(Composed):
         own = ((part, content.for_members(start, start + part.K)) for part, start in _numbered(self._parts))
         return BoundConcat([part.on(graph.holding(members)) for part, members in own])
 
+    @property
+    def letters(self) -> str | None:
+        found = [part.letters for part in self._parts]
+        return None if None in found else "".join(found)  # type: ignore[arg-type]
+
     def listed(self, graph: Graph) -> Sequence[List] | None:
         found: list[List] = []
         for part, start in _numbered(self._parts):

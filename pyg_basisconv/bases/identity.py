@@ -121,6 +121,10 @@ class Identity(Basis):
         listed = graph.M == graph.N and graph.target_row == 0 and graph.as_list is not None
         return [_diagonal(graph.M)] if listed else None
 
+    @property
+    def letters(self) -> str:
+        return "I"
+
     def build(self, graph: Graph) -> BoundBasis:
         if graph.M == graph.N and graph.target_row == 0:
             return BoundIdentity(graph.M, graph.dtype, graph.device)

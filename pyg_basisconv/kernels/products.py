@@ -34,6 +34,11 @@ def _transposed(arrays: Arrays) -> Arrays:
     return [t_ptr, t_index, ptr, index, *reversed(backs)]
 
 
+def in_short_lists(W: int, dtype: torch.dtype) -> bool:
+    """Whether the compiled kernel, if there is one, multiplies W columns of x by few entries."""
+    return dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or W % 4 == 0))
+
+
 def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, split: int = 1, join: int = 1) -> Tensor:
     """`spmm` of compressed entries, without autograd: (M, W) -> (N, W).
 

@@ -147,6 +147,16 @@ FAULTS = {
     "pairs of two members": (ValueError, "paired", ([ENTRIES], 2, 3, 3, ONES, ONES, ONES[:1].copy())),
     "pairs of 64 bits": (ValueError, "paired", ([ENTRIES], 1, 3, 3, np.zeros(2, np.int64), ONES, ONES[:1].copy())),
     "too many pairs": (ValueError, "paired", ([ENTRIES], 1 << 20, 3, 1 << 20, ONES, ONES, ONES)),
+    "sums of other lengths": (ValueError, "summed", (ONES, ONES[:1].copy(), "n", 1, 3, False, True, *HERE, 1, 4)),
+    "sums of two by three letters": (ValueError, "summed", (ONES, ONES, "nnI", 2, 3, False, True, *HERE, 1, 4)),
+    "sums of no matrix": (ValueError, "summed", (ONES, ONES, "", 1, 3, False, True, *HERE, 1, 4)),
+    "sums of bytes": (ValueError, "summed", (ONES, ONES, "n", 1, 3, False, True, *HERE, 1, 1)),
+    "sums of 64 bits": (ValueError, "summed", (np.zeros(2, np.int64), ONES, "n", 1, 3, False, True, *HERE, 1, 4)),
+    "sums of too many members": (
+        ValueError,
+        "summed",
+        (ONES, ONES, "n" * 1024, 1024, 1 << 22, False, True, *HERE, 1, 4),
+    ),
     "rows of bytes": (ValueError, "add_rows", (*HERE, HERE[0], 1, 3, 1, 1)),
     "rows below none": (ValueError, "add_rows", (*HERE, HERE[0], -1, 3, 1, 4)),
     "groups of other lengths": (ValueError, "grouped", (ONES, FLOATS[:1].copy(), 3, ONES, ONES, ONES)),
@@ -189,3 +199,6 @@ def test_what_would_be_written_elsewhere_is_refused() -> None:
     for edges in (wrong, wrong.T):
         with pytest.raises(ValueError, match="index: expected"):
             lists.over_degrees(edges, 1, (3, 3), "mean", torch.float32)
+        x, y = torch.ones(3, 1), torch.full((3, 1), 7.0)
+        assert not KERNELS.summed(*edges[1:3], "n", 1, 3, False, True, x.data_ptr(), y.data_ptr(), 1, 4)
+        assert bool((y == 7).all())
