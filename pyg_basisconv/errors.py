@@ -158,7 +158,9 @@ def check_count(name: str, value: object, least: int = 1, most: int = _MAX) -> N
     ValueError: heads: expected an integer from 1 on, got 0; give a number
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        reject(name, f"an integer from {least} {'on' if most == _MAX else f'to {most}'}", repr(value), "give a number")
+        is_over = isinstance(value, int) and value > most
+        expected = f"an integer from {least} {'on' if most == _MAX and not is_over else f'to {most}'}"
+        reject(name, expected, repr(value), "give a number")
 
 
 def check_depth(name: str, *parts: Any, calls: int = 20) -> int:

@@ -72,7 +72,11 @@ def _layer(options: argparse.Namespace) -> nn.Module:
         return found
     if not isinstance(found, Basis):
         reject("layer", "a layer of PyG, or a basis", options.layer, "such as 'Chebyshev(3)'")
-    return BasisConv(options.P, options.Q, found, None if options.theta is None else read(options.theta))
+    theta = None if options.theta is None else read(options.theta)
+    try:
+        return BasisConv(options.P, options.Q, found, theta)
+    except RuntimeError as error:
+        reject("P, Q", "widths whose parameters fit into memory", f"{options.P}, {options.Q}", str(error))
 
 
 def _of_pyg(kind: type[nn.Module], options: argparse.Namespace, *unnamed: Any, **given: Any) -> nn.Module:
@@ -105,9 +109,13 @@ def _plans(layer: nn.Module, options: argparse.Namespace) -> Iterator[tuple[Basi
         if isinstance(conv, BasisConv):
             conv.forward = partial(instead, conv)  # type: ignore[method-assign]
     M, E, R = options.nodes, options.edges, options.types
-    types = {} if R is None else {"edge_type": torch.randint(R, (E,))}
     try:
-        layer(_features(M, options.P, options.zeros), torch.randint(M, (2, E)), **types)
+        x, edge_index = _features(M, options.P, options.zeros), torch.randint(M, (2, E))
+        types = {} if R is None else {"edge_type": torch.randint(R, (E,))}
+    except RuntimeError as error:
+        reject("--nodes, --edges", "a graph that fits into memory", f"{M}, {E}", str(error))
+    try:
+        layer(x, edge_index, **types)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         if R is None and "edge_type" in str(error):
             reject("--types", "the number of types of edges, which this layer reads", None, "add --types R")

@@ -73,6 +73,8 @@ def test_nothing_is_computed(capsys, monkeypatch) -> None:
         (("DenseGCNConv", "8", "8"), "layer: expected one that is called with x and edges, got DenseGCNConv"),
         (("ChebConv(K=0)", "8", "8"), "layer: expected arguments that ChebConv can be made with, got AssertionError"),
         (("GATConv(heads=-1)", "8", "8"), "layer: expected arguments that GATConv can be made with"),
+        (("GCNConv", "8", f"{1 << 40}"), f"Q: expected an integer from 1 to {1 << 31}, got {1 << 40}"),
+        (("GCN()", f"{1 << 31}", f"{1 << 31}"), "P, Q: expected widths whose parameters fit into memory"),
     ],
 )
 def test_mistakes_are_one_line(capsys, arguments: tuple[str, ...], expected: str) -> None:
@@ -81,3 +83,9 @@ def test_mistakes_are_one_line(capsys, arguments: tuple[str, ...], expected: str
     assert error.count("\n") == 1
     assert error.startswith("python -m pyg_basisconv plan: error: ")
     assert expected in error
+
+
+def test_a_graph_that_is_too_large_is_said_so(capsys) -> None:
+    large = ["--nodes", f"{1 << 31}", "--edges", "1", "--zeros", "0.5"]
+    assert main(["plan", "GCNConv", f"{1 << 20}", "8", *large]) == 2
+    assert "--nodes, --edges: expected a graph that fits into memory, got 2147483648, 1; " in capsys.readouterr().err
