@@ -35,9 +35,10 @@ class TransientEdges:
 
     >>> from pyg_basisconv import bases
     >>> basis = bases.Identity() + bases.Adjacency("mean")
-    >>> A = TransientEdges.of(basis, torch.ones(3, 4), torch.tensor([[0, 1], [2, 2]]))
-    >>> None if A is None else A.expand_rows(torch.tensor([[1.0], [3.0], [5.0]])).tolist()  # None without the kernels
-    [[1.0, 0.0], [3.0, 0.0], [5.0, 2.0]]
+    >>> x, edge_index = torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([[0, 1], [2, 2]])
+    >>> A = TransientEdges.of(basis, x, edge_index)
+    >>> A is None or A.expand_rows(x).tolist() == [[1.0, 0.0], [3.0, 0.0], [5.0, 2.0]]  # None without the kernels
+    True
     """
 
     def __init__(
