@@ -126,6 +126,16 @@ PyObject* narrow(PyObject* const* args, Py_ssize_t count) {
 
 // --- looped(source, target, N, into_source, into_target): the edges but loops, and a loop of each node behind them
 
+int64_t with_loops(const int32_t* m, const int32_t* n, int64_t E, int64_t N, int32_t* to_m, int32_t* to_n) {
+  int64_t kept = 0;
+  for (int64_t e = 0; e < E; ++e) {
+    to_m[kept] = m[e], to_n[kept] = n[e];
+    kept += m[e] != n[e];
+  }
+  for (int64_t i = 0; i < N; ++i) to_m[kept + i] = to_n[kept + i] = static_cast<int32_t>(i);
+  return kept + N;
+}
+
 PyObject* looped(PyObject* const* args, Py_ssize_t count) {
   if (count != 5) return misfit("looped takes 5 arguments");
   Array source, target, into_source, into_target;
@@ -137,15 +147,8 @@ PyObject* looped(PyObject* const* args, Py_ssize_t count) {
   if (target.size() != E || into_source.size() < E + N || into_target.size() < E + N || source.width() != 4 ||
       target.width() != 4 || into_source.width() != 4 || into_target.width() != 4)
     return misfit("looped: arrays of other sizes");
-  const int32_t *m = source.at<int32_t>(), *n = target.at<int32_t>();
-  int32_t *to_m = into_source.at<int32_t>(), *to_n = into_target.at<int32_t>();
-  int64_t kept = 0;
-  for (int64_t e = 0; e < E; ++e) {
-    to_m[kept] = m[e], to_n[kept] = n[e];
-    kept += m[e] != n[e];
-  }
-  for (int64_t i = 0; i < N; ++i) to_m[kept + i] = to_n[kept + i] = static_cast<int32_t>(i);
-  return PyLong_FromLongLong(kept + N);
+  return PyLong_FromLongLong(with_loops(source.at<int32_t>(), target.at<int32_t>(), E, N, into_source.at<int32_t>(),
+                                        into_target.at<int32_t>()));
 }
 
 // --- over_degrees(kind, K, source, target, M, N, norm, weight): see the twin in lists.py
@@ -454,18 +457,14 @@ struct Made {
   Entries entries{};
 
   void make(char letter, const int32_t* m, const int32_t* n, int64_t E, int64_t N, int64_t number) {
-    const bool loops = letter == 'I' || (letter >= 'A' && letter <= 'Z');
-    entries = {m, n, nullptr, nullptr, E, number};
-    if (loops) {
-      const int64_t some = letter == 'I' ? 0 : E;
-      source.reserve(some + N), target.reserve(some + N);
-      for (int64_t e = 0; e < some; ++e)
-        if (m[e] != n[e]) source.push_back(m[e]), target.push_back(n[e]);
-      for (int32_t i = 0; i < N; ++i) source.push_back(i), target.push_back(i);
-      entries.source = source.data(), entries.target = target.data();
-      entries.size = static_cast<int64_t>(source.size());
-    }
     const char norm = static_cast<char>(letter | 32);  // in lower case
+    entries = {m, n, nullptr, nullptr, E, number};
+    if (letter != norm) {
+      const int64_t some = letter == 'I' ? 0 : E;
+      source.resize(some + N), target.resize(some + N);
+      entries.size = with_loops(m, n, some, N, source.data(), target.data());
+      entries.source = source.data(), entries.target = target.data();
+    }
     if (norm != 'm' && norm != 'r' && norm != 's') return;
     weight.resize(entries.size);
     weigh<T>(nullptr, 1, entries.source, entries.target, entries.size, N, N, norm, weight.data());

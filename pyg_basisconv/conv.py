@@ -233,7 +233,7 @@ class BasisConv(Messages):
         always = chosen.chosen.form in ORDERS[chosen.order].always and not chosen.problem.cached
         if alike is not None and bound.graph is not None and always:
             plain = self._is_plain(call) and not autocasting(bound.inputs.x.device)
-            programs.forms[alike] = Form(chosen, *evaluation[2:]) if plain else Form(chosen)
+            programs.forms[alike] = Form(chosen, evaluation.build, evaluation.step) if plain else Form(chosen)
             drop_oldest(programs.forms, FORMS)
         y = evaluation.result()
         return (y, bound.family.matrices) if observed else y

@@ -9,12 +9,9 @@ from .backend import KERNELS
 from .basis import Basis
 from .edge_set import EdgeSet
 from .graph import Graph
-from .kernels.lists import Array, lists_of, narrow
+from .kernels.lists import lists_of, narrow
 from .kernels.op import PLAIN
-from .kernels.products import in_short_lists
-
-FEW = 1 << 12  # edges, up to which binding a graph takes longer than grouping its entries for each product
-_MANY = 1 << 20  # nodes, beyond which nothing is small
+from .kernels.products import FEW, in_short_lists
 
 
 class TransientEdges:
@@ -27,9 +24,7 @@ class TransientEdges:
     Args:
         basis: the family.
         letters: its matrices, see `Basis.letters`.
-        edges: sources and targets, which nobody else writes to.
-        N: the number of nodes.
-        dtype: of the features.
+        graph: with edges in arrays, which nobody else writes to.
         K: how many matrices: one for each letter, or 1, their sum.
         turned: whether they are transposed.
 
@@ -41,41 +36,34 @@ class TransientEdges:
     True
     """
 
-    def __init__(
-        self,
-        basis: Basis,
-        letters: str,
-        edges: tuple[Array, Array],
-        N: int,
-        dtype: torch.dtype,
-        K: int,
-        turned: bool = False,
-    ) -> None:
-        self.basis, self.letters, self.edges, self.N, self.dtype = basis, letters, edges, N, dtype
-        self.K, self.turned = K, turned
+    def __init__(self, basis: Basis, letters: str, graph: Graph, K: int, turned: bool = False) -> None:
+        self.basis, self.letters, self.graph, self.K, self.turned = basis, letters, graph, K, turned
 
     @classmethod
     def of(cls, basis: Basis, x: Tensor, edges: Any) -> "TransientEdges | None":
         """The family for features x, (*, N, P), on plain edges; None where they have to be bound."""
-        letters, N = basis.letters, x.shape[-2]
-        if KERNELS is None or letters is None or type(edges) is not Tensor or edges.dim() != 2:
+        letters, N = None if basis.has_custom else basis.letters, x.shape[-2]
+        if KERNELS is None or letters is None or type(edges) is not Tensor or edges.dim() != 2 or edges.shape[0] != 2:
             return None
-        if edges.shape[0] != 2 or edges.shape[1] > FEW:
+        loops = sum(letter.isupper() for letter in letters)  # of each node
+        entries = loops * N + (len(letters) - letters.count("I")) * edges.shape[1]
+        # More than few entries the bound family may leave to another kernel, with other bits.
+        if entries > FEW or not (edges.is_cpu and x.is_cpu and lists_of(x.dtype, len(letters) * (N + edges.shape[1]))):
             return None
-        if not (edges.is_cpu and x.is_cpu) or N > _MANY or not lists_of(x.dtype, N):
+        arrays = narrow(edges, (N, N))
+        if arrays is None:
             return None
-        ends = narrow(edges, (N, N))
-        return None if ends is None else cls(basis, letters, ends, N, x.dtype, len(letters))
+        return cls(basis, letters, Graph(EdgeSet.of_arrays(arrays, None, N, N), None, x.dtype), len(letters))
 
     @property
     def adjoint(self) -> "TransientEdges":
         """The family of the transposed matrices."""
-        return TransientEdges(self.basis, self.letters, self.edges, self.N, self.dtype, self.K, not self.turned)
+        return TransientEdges(self.basis, self.letters, self.graph, self.K, not self.turned)
 
     @property
     def total(self) -> "TransientEdges":
         """The sum of the matrices as a family of one."""
-        return TransientEdges(self.basis, self.letters, self.edges, self.N, self.dtype, 1, self.turned)
+        return TransientEdges(self.basis, self.letters, self.graph, 1, self.turned)
 
     def expand_rows(self, x: Tensor) -> Tensor:
         """(N, P) -> (N, K P)"""
@@ -99,21 +87,21 @@ class TransientEdges:
     @property
     def _bound(self) -> Any:
         """The bound family."""
-        graph = Graph(EdgeSet.of_arrays(self.edges, None, self.N, self.N), None, self.dtype)
-        family: Any = self.basis.on(graph)
+        family: Any = self.basis.on(self.graph)  # kept with the graph
         if self.K < family.K:
             family = family.total
         return family.adjoint if self.turned else family
 
     def _product(self, rows: Tensor, width: int, columns: int, at_target: bool) -> Tensor | None:
         """The product, with so many columns for each member, and in all; None where another kernel is to do it."""
+        graph, dtype = self.graph, rows.dtype
         watched = torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state()
-        if watched or type(rows) not in PLAIN or rows.dtype is not self.dtype or len(rows) != self.N:
+        if watched or type(rows) not in PLAIN or dtype is not graph.dtype or len(rows) != graph.N:
             return None
-        if not in_short_lists(width, self.dtype):
+        if not in_short_lists(width, dtype):
             return None
         rows = rows.resolve_neg().contiguous()
-        y = rows.new_empty(self.N, columns)
-        about = *self.edges, self.letters, self.K, self.N, self.turned, at_target
+        y = rows.new_empty(graph.N, columns)
+        about = *graph.structure.arrays, self.letters, self.K, graph.N, self.turned, at_target  # type: ignore[misc]
         KERNELS.summed(*about, rows.data_ptr(), y.data_ptr(), width, rows.itemsize)
         return y

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from pyg_basisconv import BasisConv, backends, bases, theta, transient
+from pyg_basisconv import BasisConv, backends, bases, theta
 from pyg_basisconv.backend import KERNELS
+from pyg_basisconv.kernels.products import FEW
 from pyg_basisconv.transient import TransientEdges
 from tests.contract import draw
 
@@ -33,11 +34,16 @@ OTHERS: dict[str, Callable[[], bases.Basis]] = {
     "powers": lambda: bases.Powers(2),
     "a sum with powers": lambda: bases.Identity() + bases.Powers(2),
     "a class of one's own": lambda: _Own(),
+    "a root of one's own": lambda: _Root() + bases.Adjacency(),
 }
 
 
 class _Own(bases.Adjacency):
     """Whose matrices may be others."""
+
+
+class _Root(bases.Identity):
+    """The same."""
 
 
 def edges(seed: int, count: int = E) -> Tensor:
@@ -80,8 +86,11 @@ def test_other_families_are_bound(kind: str) -> None:
 
 def test_what_is_not_small_is_bound() -> None:
     basis, x = bases.GCN(), draw(N, P)
-    assert TransientEdges.of(basis, x, edges(0, transient.FEW)) is not None
-    assert TransientEdges.of(basis, x, edges(0, transient.FEW + 1)) is None
+    assert TransientEdges.of(basis, x, edges(0, FEW - N)) is not None
+    assert TransientEdges.of(basis, x, edges(0, FEW - N + 1)) is None  # with its loops
+    assert TransientEdges.of(bases.Adjacency(), x, edges(0, FEW)) is not None
+    assert TransientEdges.of(bases.Adjacency(), x, edges(0, FEW + 1)) is None
+    assert TransientEdges.of(bases.Identity() + bases.Adjacency(), x, edges(0, FEW - N + 1)) is None
     assert TransientEdges.of(basis, x.half(), edges(0)) is None
     assert TransientEdges.of(basis, x, edges(0).flatten()) is None
     assert TransientEdges.of(basis, x, edges(0).repeat(2, 1)) is None

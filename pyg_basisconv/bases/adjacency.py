@@ -103,7 +103,7 @@ class Adjacency(GraphMatrix):
 
     @property
     def letters(self) -> str | None:
-        if type(self) is not Adjacency or not self._of_ones:
+        if not self._of_ones:
             return None
         letter = "n" if self.norm is None else self.norm[0]
         return letter.upper() if self.self_loops else letter

@@ -14,7 +14,7 @@ from .pattern import Pattern, extremes
 
 _NARROW = 8  # columns of x up to which torch's CSR product is faster than its sums of embeddings
 _ONE_VECTOR = (1, 2, 4, 8, 16)  # columns of x that the compiled kernel takes at once
-_FEW = 1 << 12  # entries up to which the cost of a product is mostly its start
+FEW = 1 << 12  # entries up to which the cost of a product is mostly its start
 _CHUNK = 1 << 22  # numbers per chunk where torch has no kernel
 
 # torch warns once per process that its compressed sparse layout is in beta. The layout is internal here, so the
@@ -55,7 +55,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor, *, s
             reject("weight", f"a number for each of {E} entries", weight.numel(), "pass those of these entries")
     in_triton = TRITON and _in_triton(x, weight, ptr, index)
     # In single precision, torch's sums of embeddings are quicker on large graphs with rows of more than one vector.
-    quick = dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or (W % 4 == 0 and E <= _FEW)))
+    quick = dtype is torch.float64 or (dtype is torch.float32 and (W in _ONE_VECTOR or (W % 4 == 0 and E <= FEW)))
     if quick and not in_triton:
         plain = type(x) in PLAIN and x.is_cpu and ptr.is_cpu and index.is_cpu
         # `is_watched`, without its call
@@ -86,7 +86,7 @@ def _by_torch(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     """The same by operations of torch; there are entries and columns."""
     (M, W), E, dtype = x.shape, index.numel(), x.dtype
     # On the CPU torch's CSR product is faster for many narrow rows.
-    csr = dtype == torch.float64 or (E > _FEW and W <= _NARROW and dtype == torch.float32)
+    csr = dtype == torch.float64 or (E > FEW and W <= _NARROW and dtype == torch.float32)
     # On CUDA it sums in no fixed order, and autocast would treat it as a dense product.
     if csr and not x.is_cuda and not torch.is_autocast_enabled(x.device.type):
         values = x.new_ones(E) if weight is None else weight
