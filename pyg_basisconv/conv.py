@@ -107,12 +107,13 @@ class BasisConv(Messages):
         if len(widths) != 2 or (widths is in_channels and not basis.reads_content):
             expected = "P, or (P, P') for a basis that reads sources and targets"
             reject("in_channels", expected, in_channels, "give one width, or two for bases.Attention")
-        for name, size, open_ in (
-            *(("in_channels", width, True) for width in widths),
-            ("out_channels", out_channels, not bias),
+        for name, size, least, open_ in (
+            *(("in_channels", width, 0, True) for width in widths),  # x may have no columns
+            ("out_channels", out_channels, 1, not bias),
         ):
-            if isinstance(size, bool) or not isinstance(size, int) or not (size >= 1 or (open_ and size == -1)):
-                reject(name, "a positive integer" + (", or -1" if open_ else ""), repr(size), "give the width")
+            if isinstance(size, bool) or not isinstance(size, int) or not (size >= least or (open_ and size == -1)):
+                expected = ("a positive integer" if least else "an integer from 0 on") + (", or -1" if open_ else "")
+                reject(name, expected, repr(size), "give the width")
         if theta is not None and not isinstance(theta, Theta):
             reject("theta", "a Theta", repr(theta), call_it(theta, "make one, such as theta.Full()"))
         self.in_channels, self.out_channels = in_channels, out_channels

@@ -4,6 +4,7 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch_geometric.nn.conv import MessagePassing
 
 from .basis import BoundBasis
@@ -55,9 +56,12 @@ class Messages(MessagePassing):
         size = (pattern.M, pattern.N)
         if self.flow == "target_to_source":
             edge_index, size = edge_index.flip(0), size[::-1]
+        pieces, width = self._decomposed_layers, x.shape[-1]
+        if len(x.chunk(pieces, -1)) < pieces:  # PyG counts on as many
+            x = pad(x, (0, pieces * -(-width // pieces) - width))
         y: Tensor = self.propagate(edge_index, size=size, x=x, weight=matrix.weight)
         self._alpha = None  # PyG's AttentionExplainer reads it once
-        return y
+        return y[..., :width]
 
     def explain_message(self, inputs: Tensor, dim_size: Optional[int]) -> Tensor:  # noqa: UP045
         """The messages unchanged, as edges are masked when the basis is bound."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch_geometric import EdgeIndex
 
-from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.features import is_head
 from tests import cases, oracle
 from tests.contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, layers, make, take, tensors, widths
@@ -376,10 +376,25 @@ def test_a_hook_may_change_messages() -> None:
     close(call(conv, x, g), 2 * before)
 
 
-def test_decomposed_layers() -> None:
+@pytest.mark.parametrize("path", ["a_first", "theta_first"])
+@pytest.mark.parametrize("pieces", [2, 3, 5])  # of 4 and 2 columns: PyG makes no more pieces than it can
+def test_decomposed_layers(pieces: int, path: str) -> None:
     g, x = cases.graph(), draw(6, 4)
-    conv = make(bases.Powers(3), P=4, decomposed_layers=2)
+    conv = make(bases.Powers(3), path=path, P=4, decomposed_layers=pieces)
     close(call(conv, x, g), expected(conv, oracle.powers(oracle.adjacency(g, "sym"), 3), x))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("basis", [bases.Chebyshev(3), bases.Window((2, 3), 3, padding=1)], ids=str)
+def test_features_without_columns(basis: bases.Basis, path: str) -> None:
+    conv = make(basis, path=path, P=0)
+    close(call(conv, draw(6, 0), cases.graph()), conv.bias.expand(6, 2))
+
+
+def test_images_without_channels() -> None:
+    conv = GridConv(0, 2, bases.Window((2, 3), 3, padding=1))
+    torch.nn.init.normal_(conv.bias)
+    close(conv(torch.randn(4, 0, 2, 3)), conv.bias.view(2, 1, 1).expand(4, 2, 2, 3))
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -106,7 +106,7 @@ def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
     like = x[-1]
     node_major = like.dim() > 2 and not like.is_contiguous() and like.movedim(-2, 0).is_contiguous()
     laid_out = [x_k.movedim(-2, 0) for x_k in x] if node_major else x
-    flat = [x_k.reshape(-1, x_k.shape[-1]) for x_k in laid_out]
+    flat = [x_k.flatten(0, -2) for x_k in laid_out]
     if len(flat) > 1 and weight[:, :, 0].numel() <= weight.shape[2]:  # a concatenation smaller than the result
         flat, weight = [torch.cat(flat, 1)], weight.flatten(0, 1).unsqueeze(0)
     learns = torch.is_grad_enabled() and needs_gradient(weight, *flat)

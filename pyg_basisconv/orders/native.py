@@ -35,7 +35,9 @@ class NativeKernel(Order):
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> tuple[int, int, int, bool] | None:
         native: Native | None = family.native(inputs.theta, inputs.x.size(-1))
-        return None if native is None else native[1:5]
+        if native is None or not (inputs.x.size(-1) or native.projects):  # torch convolves no image without channels
+            return None
+        return native[1:5]
 
     def estimate(self, p: Problem, offer: tuple[int, int, int, bool] | None) -> Estimate:
         if offer is None:

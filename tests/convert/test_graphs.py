@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex, seed_everything
 from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_torch_csr_tensor
 
-from pyg_basisconv import BasisConv, convert
+from pyg_basisconv import BasisConv, convert, nn as own
 from pyg_basisconv.verify import Case, N, P, Q, cases, drawn, features, forget, graph, made
-from pyg_basisconv.verify.recipes import attends, called, loop_path, more_inputs, takes
+from pyg_basisconv.verify.recipes import attends, called, constructed, loop_path, more_inputs, takes
 from tests.convert.conversion import ATTENDING, GRAPHS, LINEAR, agree, over
 
 # CSC is refused by PyG's own normalisation; COO it converts, with a warning.
@@ -616,6 +616,19 @@ def test_lazy_layers_stay_lazy(kind: str, width: int) -> None:
     assert y.shape == lazy(x, *edges).shape
     assert y.isfinite().all()  # its biases are drawn
     agree(Case(convert(lazy.double()), lazy, [x.double()], lambda f, x: f(x, *edges)))  # now it is not lazy
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "RGCNConv", "SGConv", "TransformerConv"])
+def test_layers_of_features_without_columns(kind: str) -> None:
+    (edge_index, _), x = graph(), features(N, 0)
+    given = {"edge_type": torch.arange(edge_index.shape[1]) % 3} if kind == "RGCNConv" else {}
+    call, every = called(edge_index, **given), (getattr(pyg, kind), getattr(own, kind))
+    reference, ours = (constructed(one, in_channels=0).double() for one in every)
+    for layer in (reference, ours):
+        call(layer, x)  # the first call of a lazy layer tells it that there are none
+    ours.load_state_dict(drawn(reference).state_dict())
+    agree(Case(convert(reference), reference, [x], call))
+    agree(Case(ours, reference, [x], call))
 
 
 def test_lazy_layers_of_two_widths() -> None:

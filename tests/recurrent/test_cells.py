@@ -418,7 +418,7 @@ def image_cell(padding: int = 1, **options: Any) -> BasisLSTMCell:
 X = torch.zeros(2, 5, 3)
 FAULTY = {
     "hidden_channels": (lambda: BasisGRUCell(3, 0, bases.Identity()), "hidden_channels: expected an integer from 1 on"),
-    "in_channels": (lambda: BasisGRUCell(0, 3, bases.Identity()), "in_channels: expected a positive integer"),
+    "in_channels": (lambda: BasisGRUCell(-2, 3, bases.Identity()), "in_channels: expected an integer from 0 on"),
     "basis": (lambda: BasisGRUCell(3, 3, "Identity"), "basis: expected a Basis, got 'Identity'"),
     "theta": (lambda: gru(theta="full"), "theta: expected a Theta"),
     "bias": (lambda: gru(bias=None), "bias: expected True or False, got None"),
