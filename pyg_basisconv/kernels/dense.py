@@ -52,6 +52,10 @@ class Products(Iterable[Tensor]):
         """See `matmuls`."""
         raise NotImplementedError
 
+    def times_diagonals(self, diagonals: Tensor) -> Tensor:
+        """See `times_diagonals`."""
+        raise NotImplementedError
+
 
 def _needs_plain_matmul(x: Tensor) -> bool:
     """Whether torch has to see its own operations, to compile, cast or transform them."""
@@ -99,6 +103,21 @@ def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
             return _products(several, weight if len(several) == len(weight) else torch.stack(matrices))
         pairs = zip(several, matrices, strict=True)
     return reduce(torch.add, (matmul(x_k, weight_k) for x_k, weight_k in pairs))
+
+
+def times_diagonals(x: Iterable[Tensor], diagonals: Tensor) -> Tensor:
+    r""":math:`\sum_k X_k \, diag(d_k)`: an iterable of K tensors (*, M, P), and (K, P) -> (*, M, P).
+
+    >>> times_diagonals([torch.ones(1, 2)] * 2, torch.tensor([[1., 2.], [3., 4.]]))
+    tensor([[4., 6.]])
+    """
+    if isinstance(x, Products) and not _needs_plain_matmul(x.x):
+        return x.times_diagonals(diagonals)
+    total: Tensor | None = None
+    for x_k, diagonal in zip(x, diagonals.unbind(0), strict=True):
+        total = x_k * diagonal if total is None else torch.addcmul(total, x_k, diagonal)
+    assert total is not None
+    return total
 
 
 def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import reject
 from ..portable import few, with_plain
-from .dense import Products, matmul
+from .dense import Products, matmul, times_diagonals
 from .onepass import Kernel, kernel
 from .op import PLAIN, compilable, derivative, primitive, recorded
 from .pattern import Pattern, extremes, select
@@ -240,11 +240,23 @@ class Expanded(Products):
         return few(self.pattern.N * len(self) * self.x.shape[1], _HELD)
 
     def matmul(self, theta: Tensor) -> Tensor:
+        y = self._in_runs(theta)
+        return matmul(expand(self.x, self.weight, self.pattern), theta.flatten(0, 1)) if y is None else y
+
+    def times_diagonals(self, diagonals: Tensor) -> Tensor:
+        y = self._in_runs(diagonals)
+        return times_diagonals(iter(self), diagonals) if y is None else y
+
+    def _in_runs(self, theta: Tensor) -> Tensor | None:
+        """The sum by matrices, (K, W, Q), or diagonals, (K, W), where compiled kernels make the products of some
+        targets at a time; None where they make few, or do not take them.
+        """
+        if self._are_few or theta.dtype != self.x.dtype or type(theta) not in PLAIN:
+            return None
         x, weight, pattern = self.x.contiguous(), self.weight.contiguous(), self.pattern
-        alike = theta.dtype == x.dtype and type(theta) in PLAIN
-        if not self._are_few and alike and _takes(pattern.one_way, x, weight):
-            return _record_expand_matmul(_arrays(pattern, x, weight), x, weight, theta)
-        return matmul(expand(x, weight, pattern), theta.flatten(0, 1))
+        if not _takes(pattern.one_way, x, weight):
+            return None
+        return _record_expand_matmul(_arrays(pattern, x, weight), x, weight, theta)
 
 
 def _runs(arrays: Arrays, width: int) -> Iterator[tuple[slice, Tensor]]:
@@ -255,13 +267,19 @@ def _runs(arrays: Arrays, width: int) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _expand_matmul(arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> tuple[Tensor, tuple[()]]:
-    """The products of some targets at a time, times theta, (K, W, Q): (N, Q). The backward pass makes them again."""
-    (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
-    y = x.new_empty(arrays[0].numel() - 1, Q)
+    """The products of some targets at a time, times theta, (K, W, Q), or diagonals, (K, W): (N, Q), or (N, W).
+
+    The backward pass makes them again.
+    """
+    (M, W), K = x.shape, len(theta)
+    y = x.new_empty(arrays[0].numel() - 1, theta.shape[-1])
     for targets, ptr in _runs(arrays, K * W):
         u = x.new_empty(ptr.numel() - 1, K * W)
         _run("expand", (M, K, W), (ptr, arrays[1], None, x, weight, None, u))
-        torch.mm(u, matrix, out=y[targets])
+        if theta.dim() == 2:
+            torch.sum(u.view(-1, K, W) * theta, 1, out=y[targets])
+        else:
+            torch.mm(u, theta.flatten(0, 1), out=y[targets])
     return y, ()
 
 
@@ -271,29 +289,40 @@ def _expand_matmul_backward(
     ((arrays,), (x, weight, theta), grad) = fixed, tensors, grad.contiguous()
     if not _takes(arrays[:2], grad):
         return derivative(_plain_expand_matmul, (arrays, x, weight, theta), grad)[1:]
-    (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
+    (M, W), K, diagonal = x.shape, len(theta), theta.dim() == 2
     needs_x, needs_weight, needs_theta = needs
     sizes, index = (M, K, W), arrays[1]
     d_x = torch.zeros_like(x) if needs_x else None
     d_weight = torch.empty_like(weight) if needs_weight else None
-    d_theta = theta.new_zeros(Q, K * W) if needs_theta else None
+    d_theta = theta.new_zeros((K, W) if diagonal else (theta.shape[2], K * W)) if needs_theta else None
     for targets, ptr in _runs(arrays, K * W):
         here = grad[targets]
         u = x.new_empty(len(here), K * W)
         if d_theta is not None:
             _run("expand", sizes, (ptr, index, None, x, weight, None, u))
-            d_theta.addmm_(here.t(), u)
+            if diagonal:
+                d_theta += (u.view(-1, K, W) * here.unsqueeze(1)).sum(0)
+            else:
+                d_theta.addmm_(here.t(), u)
         if needs_x or needs_weight:
-            torch.mm(here, matrix.t(), out=u)
+            if diagonal:
+                torch.mul(here.unsqueeze(1), theta, out=u.view(-1, K, W))
+            else:
+                torch.mm(here, theta.flatten(0, 1).t(), out=u)
         if d_weight is not None:
             _run("inner", sizes, (ptr, index, None, x, None, u, d_weight))
         if d_x is not None:
             _run("scatter", sizes, (ptr, index, None, None, weight, u, d_x))
-    return d_x, d_weight, None if d_theta is None else d_theta.view(Q, K, W).permute(1, 2, 0)
+    if d_theta is not None and not diagonal:
+        d_theta = d_theta.view(-1, K, W).permute(1, 2, 0)
+    return d_x, d_weight, d_theta
 
 
 def _plain_expand_matmul(arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
-    return expand_raw(x, weight, False, arrays) @ theta.flatten(0, 1)
+    u = expand_raw(x, weight, False, arrays)
+    if theta.dim() == 2:
+        return (u.reshape(-1, *theta.shape) * theta).sum(1)
+    return u @ theta.flatten(0, 1)
 
 
 _record_expand_matmul = recorded(1, _expand_matmul, _expand_matmul_backward, _plain_expand_matmul)

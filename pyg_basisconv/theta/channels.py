@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import check_choice, check_count, check_probability, reject
+from ..kernels.dense import times_diagonals
 from ..kernels.multihead import to_heads
 from ..printing import arguments
 from .base import Blocks, Members, Theta
@@ -72,11 +73,7 @@ class Depthwise(Theta):
         return [x * diagonal for diagonal in self.diagonals().unbind(0)]
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
-        total: Tensor | None = None
-        for u_k, diagonal in zip(u, self.diagonals().unbind(0), strict=True):
-            total = u_k * diagonal if total is None else torch.addcmul(total, u_k, diagonal)
-        assert total is not None
-        return total
+        return times_diagonals(u, self.diagonals())
 
     def dense(self, width: int = -1) -> Tensor:
         return torch.diag_embed(self.diagonals())
