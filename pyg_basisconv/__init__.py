@@ -22,7 +22,8 @@ Where to look, by `help(pyg_basisconv.NAME)`:
 Commands: `python -m pyg_basisconv {plan,recipes,verify,walks}`.
 """
 
-from . import bases, blocks, mechanisms, models, nn, plot, serialization, theta
+from . import bases, blocks, mechanisms, models, plot, serialization, theta
+from . import nn as nn
 from .algebra import compose, decompose, explain_head, fold, gram
 from .backend import backends
 from .batching import block_diagonal
@@ -37,5 +38,5 @@ from .walks.suggest import Suggestion, suggest_sorts
 __version__ = "0.2.0"
 __all__ = ["BasisConv", "BasisGRUCell", "BasisLSTMCell", "BasisRNN", "BasisRNNCell", "GridConv", "HeteroBasisConv"]
 __all__ += ["Knowledge", "Suggestion", "__version__", "backends", "bases", "block_diagonal", "blocks", "compose"]
-__all__ += ["convert", "decompose", "explain_head", "fold", "gram", "load_walks", "mechanisms", "models", "nn", "plot"]
-__all__ += ["serialization", "suggest_sorts", "theta"]
+__all__ += ["convert", "decompose", "explain_head", "fold", "gram", "load_walks", "mechanisms", "models", "plot"]
+__all__ += ["serialization", "suggest_sorts", "theta"]  # without `nn`, which would hide the `nn` of torch

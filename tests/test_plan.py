@@ -81,7 +81,9 @@ def test_sparse_features_leave_one_order() -> None:
 def test_the_grounds_of_an_order_are_the_widths_of_its_products(P: int, Q: int) -> None:
     p, apart = problem(P=P, Q=Q), f"both run the sparse products at width {P}; their dense sides differ"
     for order, width, other in (("a_first", P, Q), ("theta_first", Q, P)):
-        expected = apart if P == Q else f"sparse products run at width {width} instead of {other}"
+        wider = f"although its sparse products run at width {width}, not {other}"
+        narrower = f"sparse products run at width {width} instead of {other}"
+        expected = apart if P == Q else wider if width > other else narrower
         assert ORDERS[order].grounds(p, None) == expected
     assert ORDERS["a_first"].grounds(p._replace(cached=True), None) == "the A_k^T x are known"
     assert (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import pyg_basisconv
 from pyg_basisconv.nn import DropIn
@@ -61,6 +62,12 @@ PUBLIC = dict(public())
 def test_all_public_modules_are_listed() -> None:
     found = {f".{module.name}" for module in pkgutil.iter_modules(pyg_basisconv.__path__) if module.ispkg}
     assert found - {".compiled", ".kernels", ".orders", ".verify"} <= set(MODULES)
+
+
+def test_all_names_at_once_leave_those_of_torch() -> None:
+    found: dict[str, Any] = {}
+    exec("from torch import nn\nfrom pyg_basisconv import *", found)
+    assert found["nn"] is torch.nn and found["BasisConv"] is pyg_basisconv.BasisConv
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -108,4 +108,6 @@ def sparsest(x: Tensor, cached: bool) -> Tensor:
 def _narrower(width: int, other: int) -> str:
     if width == other:
         return f"both run the sparse products at width {width}; their dense sides differ"
+    if width > other:  # what is saved elsewhere, such as steps, outweighs it
+        return f"although its sparse products run at width {width}, not {other}"
     return f"sparse products run at width {width} instead of {other}"
