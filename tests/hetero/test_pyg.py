@@ -9,6 +9,7 @@ from torch_geometric.nn import (
     GATConv,
     GraphConv,
     HeteroConv,
+    LEConv,
     Linear,
     SAGEConv,
     to_hetero,
@@ -16,7 +17,7 @@ from torch_geometric.nn import (
 )
 from torch_geometric.nn.fx import Transformer
 
-from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import BasisConv, bases, convert, theta
 from pyg_basisconv.mechanisms import Additive
 from tests.contract import alike
 from tests.peers import copy_parameters
@@ -142,6 +143,18 @@ def test_to_hetero_with_bases(kind: str):
         model(x, edges), peer(x, edges)
     fill(model, peer)
     assert_same(model, peer, x, edges)
+
+
+def test_to_hetero_with_bases_and_layers_of_parts():
+    x, edges = graph()
+    made = Net(lambda p, q: LEConv(p, q))
+    with pytest.raises(ValueError, match=r"^hook: .* or before `convert`, which leaves a layer that has hooks"):
+        to_hetero_with_bases(convert(made), METADATA, num_bases=3, in_channels={"x": P})
+    peer, left = to_hetero_with_bases(made, METADATA, num_bases=3, in_channels={"x": P}).double(), {}
+    expected = peer(x, edges)
+    for t, y in convert(peer, left)(x, edges).items():
+        torch.testing.assert_close(y, expected[t])
+    assert set(left.values()) == {"LEConv: it has hooks, which see what happens inside"}
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "cat"])
