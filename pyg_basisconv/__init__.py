@@ -22,8 +22,7 @@ Where to look, by `help(pyg_basisconv.NAME)`:
 Commands: `python -m pyg_basisconv {plan,recipes,verify,walks}`.
 """
 
-from . import bases, blocks, mechanisms, models, plot, serialization, theta
-from . import nn as nn
+from . import bases, blocks, mechanisms, models, nn as nn, plot, serialization, theta
 from .algebra import compose, decompose, explain_head, fold, gram
 from .backend import backends
 from .batching import block_diagonal

@@ -114,7 +114,7 @@ class GraphLayer(Composite, MessagePassing):
 def _hooks_are_of_parts(self: GraphLayer, *args: Any, **kwargs: Any) -> Any:
     """Rejects a hook on messages, which would never be called."""
     parts = ", ".join(name for name, part in self.named_modules() if isinstance(part, BasisConv))
-    fix = "register it there, or before `convert`, which leaves a layer that has hooks, as to_hetero_with_bases gives it"
+    fix = "register it there, or before `convert`, which leaves layers that have hooks, as of to_hetero_with_bases"
     reject("hook", f"a part of the layer that passes messages, {parts}", type(self).__name__, fix)
 
 

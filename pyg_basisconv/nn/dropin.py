@@ -3,7 +3,7 @@
 import functools
 import threading
 from copy import copy
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_torch_dispatch_stack
@@ -43,6 +43,7 @@ class DropIn(nn.Module):
 
     original: type[nn.Module]  # the class that it replaces
     _evaluators: _Evaluators
+    _unchecked = False  # True in a layer that was made lazy, until its options are known to be covered
 
     @property
     def converted(self) -> nn.Module:
@@ -56,9 +57,11 @@ class DropIn(nn.Module):
             return None
         try:
             kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
-        except Unchanged:  # an option was changed after the constructor
+        except Unchanged as reason:  # an option was changed after the constructor
+            if self._unchecked:
+                self._refuse(reason)
             kept.found = None
-        kept.known = True
+        kept.known, self._unchecked = True, False
         return kept.found
 
     def _check(self) -> None:
@@ -67,10 +70,12 @@ class DropIn(nn.Module):
             return
         try:
             self._evaluators.found = Evaluator(self, self.original)
-            self._evaluators.known = True
-            return
+            self._evaluators.known, self._unchecked = True, False
         except Unchanged as reason:
-            name, others = type(self).__name__, f"others: {reason}"
+            self._refuse(reason)
+
+    def _refuse(self, reason: Unchanged) -> NoReturn:
+        name, others = type(self).__name__, f"others: {reason}"
         of = "torch.nn" if self.original.__module__.startswith("torch.") else "torch_geometric.nn"
         reject(name, "options that its recipe covers", others, f"import this one from {of}")
 
@@ -145,7 +150,8 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         vars(self)["_evaluators"] = _Evaluators()
         own_init(self, *args, **kwargs)
-        if not is_lazy(self):  # lazy layers are checked after the call that makes their widths known
+        self._unchecked = is_lazy(self)  # until the call that makes its widths known
+        if not self._unchecked:
             self._check()
 
     @functools.wraps(own_forward)

@@ -148,7 +148,7 @@ def test_to_hetero_with_bases(kind: str):
 def test_to_hetero_with_bases_and_layers_of_parts():
     x, edges = graph()
     made = Net(lambda p, q: LEConv(p, q))
-    with pytest.raises(ValueError, match=r"^hook: .* or before `convert`, which leaves a layer that has hooks"):
+    with pytest.raises(ValueError, match=r"^hook: .* or before `convert`, which leaves layers that have hooks"):
         to_hetero_with_bases(convert(made), METADATA, num_bases=3, in_channels={"x": P})
     peer, left = to_hetero_with_bases(made, METADATA, num_bases=3, in_channels={"x": P}).double(), {}
     expected = peer(x, edges)

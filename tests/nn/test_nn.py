@@ -370,10 +370,21 @@ def test_a_lazy_signed_layer_cannot_tell_its_signs() -> None:
         drop_in.SignedConv(-1, Q, first_aggr=False)(x, edges, edges)
 
 
-def test_a_lazy_layer_with_other_options_says_so_at_its_first_call() -> None:
+def test_a_lazy_layer_with_other_options_says_so_in_each_call() -> None:
     lazy = drop_in.SAGEConv(-1, Q, aggr="max")
-    with pytest.raises(ValueError, match=r"SAGEConv: .*aggr='max'"):
-        lazy(torch.randn(N, P), graph()[0])
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"SAGEConv: .*aggr='max'"):
+            lazy(torch.randn(N, P), graph()[0])
+
+
+def test_options_of_a_layer_that_was_lazy_may_change() -> None:
+    """As those of others: PyG's code computes those that no recipe covers."""
+    (edge_index, _), x, lazy = graph(), torch.randn(N, P), drop_in.SAGEConv(-1, Q)
+    lazy(x, edge_index)
+    lazy.aggr_module = pyg.MaxAggregation()
+    peer = original("SAGEConv")(P, Q, aggr="max")
+    peer.load_state_dict(lazy.state_dict())
+    torch.testing.assert_close(lazy(x, edge_index), peer(x, edge_index))
 
 
 def test_a_lazy_layer_waits_for_every_type_of_nodes() -> None:
