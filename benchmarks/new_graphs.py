@@ -123,25 +123,29 @@ class NewGraphRow(NamedTuple):
         mine = self._steps(ours, pool, gradient)
         return measure(theirs, mine, bench.at(EFFORT), work=self.name, target=self.target, **about)
 
-    def _step(
-        self, module: nn.Module, drawn: Drawn, gradient: Tensor, layout: str = "edge_index"
-    ) -> tuple[Tensor, ...]:
-        """A step on a fresh copy of the edges; other layouts are made within the step, as a user would have to."""
-        given = self.given(drawn, lay_out(drawn.edge_index.clone(), drawn.x.shape[0], layout))
-        return step(lambda: module(drawn.x, *given), [drawn.x, *module.parameters()], gradient)
+    def _steps(
+        self, module: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str = "edge_index"
+    ) -> Callable[[], tuple[Tensor, ...]]:
+        """Steps on the graphs in turn, each on a fresh copy of the edges; other layouts are made within the step, as a
+        user would have to. The parameters are listed once, as by an optimiser.
+        """
+        turn, parameters = itertools.cycle(pool), list(module.parameters())
 
-    def _steps(self, module: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str = "edge_index") -> Work:
-        """Steps on the graphs in turn."""
-        turn = itertools.cycle(pool)
-        return lambda: self._step(module, next(turn), gradient, layout)
+        def work() -> tuple[Tensor, ...]:
+            drawn = next(turn)
+            given = self.given(drawn, lay_out(drawn.edge_index.clone(), drawn.x.shape[0], layout))
+            return step(lambda: module(drawn.x, *given), [drawn.x, *parameters], gradient)
+
+        return work
 
     def _assert_same(
         self, peer: nn.Module, ours: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str
     ) -> None:
         """Compares values and all gradients on some of the graphs."""
         name = f"{self.name}, {layout}"
-        for drawn in pool:
-            expected, found = self._step(peer, drawn, gradient, layout), self._step(ours, drawn, gradient)
+        theirs, mine = self._steps(peer, pool, gradient, layout), self._steps(ours, pool, gradient)
+        for _ in pool:
+            expected, found = theirs(), mine()
             assert_close(found[0], expected[0], f"{name}: the value")
             assert_close(found[1], expected[1], f"{name}: the gradient of x")
             twin = self.make().to(gradient.device)

@@ -22,8 +22,13 @@ struct Gate {
     static Table<R> source_terms(const Call& k) { return Table<R>(k.source, k.M, k.source_stride, k.c); }
     static Table<R> target_terms(const Call& k) { return Table<R>(k.target, k.N, k.target_stride, k.c); }
 
+    static int64_t bytes_read(const Call& k) {
+        const int64_t of_entries = (k.entry != nullptr) + (k.values != nullptr);
+        return (2 * (back ? k.N : k.M) + of_entries * k.E) * k.c * int64_t(sizeof(R));
+    }
+
     explicit Gate(const Call& k)
-        : call(k), c(k.c), others(back ? k.N : k.M), entries(k.E), far(others * 2 * c * int64_t(sizeof(R)) > NEAR),
+        : call(k), c(k.c), others(back ? k.N : k.M), entries(k.E), far(bytes_read(k) > NEAR),
           slope(R(k.slope)), ptr(back ? k.t_ptr : k.ptr), index(back ? k.t_index : k.index),
           place(back ? k.t_back : nullptr), entry_row(k.entry_row), own_terms(back ? source_terms(k) : target_terms(k)),
           other_terms(back ? target_terms(k) : source_terms(k)), entry(k.entry, k.E, k.entry_stride, c),
@@ -73,9 +78,14 @@ struct Gate {
         for (int64_t p = ptr[n], end = ptr[n + 1]; p < end; p++) {
             const int64_t o = index[p], e = place ? place[p] : p, term = entry_row ? entry_row[e] : e;
             if (far && p + AHEAD < entries) {
-                const int64_t next = index[p + AHEAD];
+                const int64_t later = p + AHEAD, next = index[later], at = place ? place[later] : later;
+                const int64_t term_at = entry_row ? entry_row[at] : at;
                 if (other_terms.data) fetch(other_terms.row(next) + j, K * LANE_BYTES);
                 fetch(rows.row(next) + j, K * LANE_BYTES);
+                if (entry.data) fetch(entry.row(term_at) + j, K * LANE_BYTES);
+                if (values.data) fetch(values.row(at) + j, K * LANE_BYTES);
+                if (back && call.d_entry) fetch(static_cast<const R*>(call.d_entry) + term_at * c + j, K * LANE_BYTES);
+                if (back && call.d_values) fetch(static_cast<const R*>(call.d_values) + at * c + j, K * LANE_BYTES);
             }
 #pragma GCC unroll 4
             for (int k = 0; k < K; k++) {
