@@ -1,4 +1,4 @@
-"""Attention along the edges of a graph: GAT, GATv2, SuperGAT, the Transformer's, and gates of channels."""
+"""Attention along the edges of a graph: GAT, GATv2, GATE, SuperGAT, the Transformer's, and gates of channels."""
 
 import math
 from typing import Any
@@ -7,14 +7,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GATv2Conv, ResGatedGraphConv, SuperGATConv, TransformerConv
+from torch_geometric.nn.models.attentive_fp import GATEConv
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..bases.weighing import Normalize
+from ..content import Content
+from ..entries import Entries
+from ..kernels import Affine
 from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism, Relative
+from ..mechanisms.base import Score, Sizes
+from ..mechanisms.rows import TermRows
 from ..theta import Heads
+from ..theta.base import param
 from .attention import AttentionLayer, attention_conv, edge_width, multihead_conv
 from .build import META, check_initialized, fill, heads_of, matrix
-from .composite import copied
+from .composite import GraphLayer, copied
 from .edges import CallEdges
 from .registry import Unchanged, combinations, rule, turned_round
 
@@ -79,6 +86,41 @@ def gatv2(layer: Any) -> nn.Module:
     if R:
         fill(score, edge=heads_of(layer.lin_edge, H))
     return AttentionLayer(layer, conv, root=copied(layer.res))
+
+
+@rule(GATEConv, node_dim=0)
+class ConvertedGATE(GraphLayer):
+    r"""Attention of AttentiveFP, by :math:`LeakyReLU(a \cdot LeakyReLU(x_m W + z_{mn} U) + r \cdot x_n)`."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        hidden, value = (matrix(linear, nn.Linear) for linear in (layer.lin1, layer.lin2))
+        Q, P = value.shape
+        if layer.att_r.shape[1] != P:
+            raise Unchanged("its second Linear is as wide as its result and not as x, so that PyG's call fails")
+        self.edge_dim = hidden.shape[1] - P
+        score, target = MLP(Q, nn.LeakyReLU(), target=None, edge_dim=self.edge_dim), OfTarget()
+        activated = (score + target).then(nn.LeakyReLU())
+        self.conv = attention_conv(layer, 1, activated, Heads(), P, Q, dropout=layer.dropout, bias=layer.bias)
+        fill(self.conv.theta, weight=value.t())
+        fill(score, source=hidden[:, :P].t(), out=layer.att_l)
+        if self.edge_dim:
+            fill(score, edge=hidden[:, P:].t())
+        fill(target, target=layer.att_r)
+
+    def compute(self, x: Tensor, edge_index: Any, edge_attr: Tensor) -> Any:
+        return self.conv(x, edge_index, edge_attr=edge_attr if self.edge_dim else None)
+
+
+class OfTarget(Mechanism):
+    r"""A term of the target alone, :math:`r_k \cdot y_n`."""
+
+    def make(self, sizes: Sizes) -> None:
+        self.parameter("target", sizes.heads, sizes.target)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        (rows,) = content.affine([], [Affine(param(self, "target"))])
+        return TermRows(None, rows, batch=content.batch)
 
 
 @rule(

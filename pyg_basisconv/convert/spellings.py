@@ -15,7 +15,7 @@ relations, K = 3 and else their defaults. Where there are several, separated by 
 `BasisConv`s. Recurrent layers are gates of the sums of two of them, one of the input and one of the state. The recipe,
 with what else a layer does, is in this file of `pyg_basisconv/convert`. Some bases and mechanisms are of converted
 layers alone, and defined in these files: `Channels`, `EdgeChannels`, `EnhancedMean`, `Hyperedges`, `OfRelation`,
-`Steered`, `WeightedMean`.
+`OfTarget`, `Steered`, `WeightedMean`.
 """
 
 

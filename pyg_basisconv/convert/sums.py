@@ -16,6 +16,7 @@ from torch_geometric.nn import (
     WLConvContinuous,
 )
 from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.nn.models.linkx import SparseLinear
 
 from ..bases import Adjacency, Identity
 from ..bases.adjacency import check_square, reciprocal, sum_by_target
@@ -149,6 +150,20 @@ class LoopedMean(Basis):
         count = torch.bincount(target, minlength=graph.N)
         weight = torch.cat([graph.weights, nodes.new_ones(graph.N).to(graph.acc_dtype)])
         return EdgeList(torch.zeros_like(target), source, target, weight / count[target])
+
+
+@rule(SparseLinear)
+class ConvertedSparseLinear(GraphLayer):
+    r""":math:`A^\top W + b`, of LINKX, for rows of W in the place of features."""
+
+    kept = ("weight",)
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        self.conv = basis_conv(layer, [], adjacency(layer), layer.bias)
+
+    def forward(self, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
+        return self.conv(self.weight, edge_index, edge_weight)
 
 
 @rule(LEConv, "local extremum")

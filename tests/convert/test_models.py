@@ -11,13 +11,16 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
-from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
+from torch_geometric.nn.models import GAT, GCN, GIN, LINKX, AttentiveFP, GraphSAGE
+from torch_geometric.nn.models.attentive_fp import GATEConv
+from torch_geometric.nn.models.linkx import SparseLinear
 
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.registry import convertible
+from pyg_basisconv.nn import drop_in
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, graph, made
 from pyg_basisconv.verify.recipes import R, default_dtype, loop_path, more_inputs, typed_graph
-from tests.convert.conversion import agree, same_state, through_a_file
+from tests.convert.conversion import agree, evaluated, same_state, through_a_file
 
 SIZE = (18, 22)
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
@@ -88,6 +91,8 @@ ON_GRAPHS: dict[str, Callable[[], nn.Module]] = {
     ),
     "weighted Sequential": lambda: pyg.Sequential("x, edge_index, edge_weight", [(pyg.TAGConv(P, Q), WEIGHTED)]),
     "weighted GCN": lambda: GCN(P, 8, 2, Q),
+    "LINKX": lambda: LINKX(N, P, 8, Q, 2),
+    "weighted LINKX": lambda: LINKX(N, P, 8, Q, 2, num_edge_layers=2),
     "DataParallel": lambda: nn.DataParallel(GCN(P, 8, 2, Q)),
     "SAGPooling": lambda: pyg.Sequential(
         "x, edge_index", [(pyg.SAGPooling(P), "x, edge_index -> x, e, w, b, p, s"), (nn.Linear(P, Q), "x -> x")]
@@ -243,6 +248,51 @@ def test_same_training_curve(name: str) -> None:
         curves.append(curve)
     torch.testing.assert_close(*curves, rtol=1e-9 if "GAT" in name else 1e-10, atol=1e-10 if name in OF_IMAGES else 0)
     assert curves[0][-1] < curves[0][0]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attentive_fp(dropout: float) -> None:
+    """Its first layer, which reads edges, as `convert` makes it and as a drop-in, and all of it."""
+    (edge_index, _), batch = graph(), torch.arange(N) // 5
+    reference = drawn(GATEConv(P, P, 3, dropout))
+    own = drop_in(GATEConv)(P, P, 3, dropout).double()
+    own.load_state_dict(reference.state_dict())
+
+    def call(f: nn.Module, x: Tensor, z: Tensor, *more: Tensor) -> Any:
+        torch.manual_seed(4)
+        return f(x, edge_index, z, *more)
+
+    leaves = [features(N, P), features(edge_index.shape[1], 3)]
+    agree(Case(convert(reference), reference, leaves, call), 1e-10, own)
+    assert evaluated(own)
+    model, left = drawn(AttentiveFP(P, 8, Q, 3, 2, 2, dropout)), {}
+    ours = convert(model, left)
+    assert not left
+    agree(Case(ours.eval(), model.eval(), leaves, lambda f, *given: call(f, *given, batch)))
+
+
+def test_the_attention_of_attentive_fp_without_features_of_edges() -> None:
+    reference, (edge_index, _) = drawn(GATEConv(P, P, 0)), graph()
+    leaves = [features(N, P), torch.empty(edge_index.shape[1], 0)]
+    agree(Case(convert(reference), reference, leaves, lambda f, x, z: f(x, edge_index, z.to(x.dtype))))
+
+
+def test_the_attention_of_attentive_fp_takes_one_width() -> None:
+    left: dict[str, str] = {}
+    convert(GATEConv(P, P + 1, 3), left)
+    assert left == {"": "GATEConv: its second Linear is as wide as its result and not as x, so that PyG's call fails"}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_of_edges(bias: bool) -> None:
+    reference, (edge_index, weight) = drawn(SparseLinear(N, Q, bias)), graph()
+    ours, own = convert(reference), drop_in(SparseLinear)(N, Q, bias).double()
+    own.load_state_dict(reference.state_dict())
+    agree(Case(ours, reference, [], lambda f: f(edge_index)), 1e-10, own)
+    agree(Case(ours, reference, [weight], lambda f, w: f(edge_index, w)), 1e-10, own)
+    assert evaluated(own)
+    matrix = torch.sparse_coo_tensor(edge_index.flip(0), weight, (N, N)).to_sparse_csr()
+    torch.testing.assert_close(ours(matrix), reference(edge_index, weight))
 
 
 @pytest.mark.parametrize("options", [{}, {"autoscale": False, "scale": 0.4}], ids=str)

@@ -1191,7 +1191,7 @@ def test_the_table_has_every_layer() -> None:
     state = torch.get_rng_state()
     rows = spellings()
     assert torch.equal(torch.get_rng_state(), state)
-    more = ["CFConv", "Linear"]  # a part of SchNet; and torch's, whose name is PyG's here
+    more = ["CFConv", "GATEConv", "SparseLinear", "Linear"]  # parts of models; and torch's, whose name is PyG's here
     assert sorted(row.layer for row in rows) == sorted([*NAMES, *more])
     assert all(row.basis and row.theta for row in rows)
 
