@@ -138,6 +138,10 @@ class BoundBasis:
         """The K products A_k^T x, (*, N, P) each, one at a time."""
         return self.explicit.iterate(x)
 
+    def runs(self, x: Tensor) -> int | None:
+        """How many numbers of the products are held at once by parameters with `sums_runs`; None if all are."""
+        return None
+
     def expand(self, x: Tensor) -> Tensor:
         r"""All products :math:`A_k^\top x`: (*, M, P) -> (K, *, N, P)."""
         return torch.stack(list(self.iterate(x)))

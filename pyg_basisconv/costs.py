@@ -82,6 +82,7 @@ class Problem(NamedTuple):
     learns: bool = True  # False if Theta has no weight to multiply by
     messages: bool = False  # True if PyG's message passing is used
     rows: bool = False  # True if the family is applied to rows, all members side by side, and Theta then in one step
+    runs: int | None = None  # how many numbers of the A_k^T x are held at once, None for all
     offers: tuple[tuple[str, Any], ...] = ()  # (name of an order, what its `measure` returned)
 
     @property

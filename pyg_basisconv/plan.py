@@ -175,6 +175,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         cached=cached,
         learns=weight is not None,
         messages=messages,
+        runs=family.runs(x) if theta.sums_runs and not cached and x.layout == torch.strided else None,
         rows=family.takes_rows and theta.step(AFirst.name) is not None,
         offers=tuple([one for one in found if one[1] is not None]),
     )

@@ -265,6 +265,9 @@ class SharedEdges(Explicit):
             return shared.Expanded(x, self._weights(x.dtype), self._pattern)
         return members(self.expand(x), self.K)
 
+    def runs(self, x: Tensor) -> int | None:
+        return shared.runs_of(x, self.K, self.N) if self.evaluate is None and x.dim() == 2 else None
+
     def expand(self, x: Tensor) -> Tensor:
         if self.evaluate is not None:
             return super().expand(x)

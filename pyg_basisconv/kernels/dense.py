@@ -57,7 +57,7 @@ class Products(Iterable[Tensor]):
         raise NotImplementedError
 
 
-def _needs_plain_matmul(x: Tensor) -> bool:
+def needs_plain_matmul(x: Tensor) -> bool:
     """Whether torch has to see its own operations, to compile, cast or transform them."""
     return torch.compiler.is_compiling() or autocasting(x.device) or portable()
 
@@ -68,7 +68,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> matmul(torch.ones(2, 3), torch.ones(3, 1), torch.ones(1)).flatten()
     tensor([4., 4.])
     """
-    plain = _needs_plain_matmul(x)
+    plain = needs_plain_matmul(x)
     if bias is not None and on_gpu(x) and joins(x, weight, bias):
         return torch.addmm(bias, x, weight)
     small = plain or (x.dim() == 2 and x.numel() <= _FEW)
@@ -86,9 +86,9 @@ def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
     >>> matmuls([torch.ones(2, 3)] * 2, torch.ones(2, 3, 1)).flatten()
     tensor([6., 6.])
     """
-    if isinstance(x, Products) and not _needs_plain_matmul(x.x):
+    if isinstance(x, Products) and not needs_plain_matmul(x.x):
         return x.matmul(weight)
-    if isinstance(x, Tensor) and x.dim() == 3 and not _needs_plain_matmul(x):
+    if isinstance(x, Tensor) and x.dim() == 3 and not needs_plain_matmul(x):
         rows = x.movedim(0, 1)  # (N, K, P), which is contiguous if the products of a node lie side by side
         if rows.is_contiguous():
             return _products((rows.flatten(1),), weight.flatten(0, 1).unsqueeze(0))
@@ -99,7 +99,7 @@ def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
             known = merged.get(id(x_k))
             merged[id(x_k)] = x_k, weight_k if known is None else known[1] + weight_k
         several, matrices = zip(*merged.values(), strict=True)
-        if not _needs_plain_matmul(several[0]):
+        if not needs_plain_matmul(several[0]):
             return _products(several, weight if len(several) == len(weight) else torch.stack(matrices))
         pairs = zip(several, matrices, strict=True)
     return reduce(torch.add, (matmul(x_k, weight_k) for x_k, weight_k in pairs))
@@ -111,7 +111,7 @@ def times_diagonals(x: Iterable[Tensor], diagonals: Tensor) -> Tensor:
     >>> times_diagonals([torch.ones(1, 2)] * 2, torch.tensor([[1., 2.], [3., 4.]]))
     tensor([[4., 6.]])
     """
-    if isinstance(x, Products) and not _needs_plain_matmul(x.x):
+    if isinstance(x, Products) and not needs_plain_matmul(x.x):
         return x.times_diagonals(diagonals)
     total: Tensor | None = None
     for x_k, diagonal in zip(x, diagonals.unbind(0), strict=True):

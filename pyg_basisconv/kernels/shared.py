@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import reject
 from ..portable import few, with_plain
-from .dense import Products, matmul, times_diagonals
+from .dense import Products, matmul, needs_plain_matmul, times_diagonals
 from .onepass import Kernel, kernel
 from .op import PLAIN, compilable, derivative, primitive, recorded
 from .pattern import Pattern, extremes, select
@@ -143,6 +143,13 @@ def _inner_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 def _rows(arrays: Arrays, back: bool) -> int:
     return arrays[2 if back else 0].shape[0] - 1
+
+
+def runs_of(x: Tensor, K: int, N: int) -> int | None:
+    """How many numbers of the products are held at once where compiled kernels make those of some targets at a time."""
+    if not x.is_cpu or kernel("shared_expand", x.dtype) is None or needs_plain_matmul(x):
+        return None
+    return None if few(K * N * x.shape[1], _HELD) else _RUN
 
 
 def runs_on(device: torch.device) -> bool:

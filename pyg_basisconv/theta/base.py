@@ -60,6 +60,7 @@ class Theta(nn.Module):
     weight: nn.Parameter | UninitializedParameter
     variance_gains: Sequence[float] = (1,)  # for all members, or one for each; see `Basis`
     makes_results = False  # True if `contract` and `gather` return new tensors, to which a bias can be added in place
+    sums_runs = False  # True if `contract` can sum products of some targets at a time, as `kernels.shared` makes them
     of_types = False  # True if its matrices may belong to edge types, see `HeteroBasisConv`
     constant_values: Tensor | None = None  # (J, Q) the values of constants, see `bases.Composition`
     K: int

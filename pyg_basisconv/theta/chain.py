@@ -34,6 +34,7 @@ class Chain(Full):
     """
 
     makes_results = False
+    sums_runs = False  # it reads the first product by itself
     shift: nn.Parameter | None
     mixing: Tensor | None
 

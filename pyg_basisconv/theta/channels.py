@@ -30,6 +30,8 @@ class Depthwise(Theta):
     (torch.Size([3, 2]), [1.0, 1.0])
     """
 
+    sums_runs = True
+
     def __init__(
         self, shared: int | None = None, normalize: Literal["softmax"] | None = None, dropout: float = 0.0
     ) -> None:

@@ -26,6 +26,7 @@ class Full(Theta):
 
     makes_results = True
     of_types = True
+    sums_runs = True
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
         return K, P, Q

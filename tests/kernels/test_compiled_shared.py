@@ -223,6 +223,37 @@ def test_a_layer_holds_no_products_of_all_members(parameter: Callable[[], theta.
     assert 4 * 2000 * 32 < largest <= 4 * (1 << 18)  # in bytes; all products are 2,112,000 numbers
 
 
+@pytest.mark.parametrize("parameter", [theta.Full, theta.Depthwise])
+def test_the_plan_says_what_is_held(parameter: Callable[[], theta.Theta]) -> None:
+    """Of many products those of some targets, of few all, and so where torch's operations make them."""
+    K, W, Q = 33, 32, 32
+    conv = BasisConv(W, Q, bases.EdgeNetwork(torch.nn.Linear(2, K - 1), K - 1), parameter())
+    edge_index, z = torch.randint(990, (2, 6000)), torch.rand(6000, 2)
+
+    def memory(N: int, dtype: torch.dtype = torch.float32) -> int:
+        x = torch.randn(N, W, requires_grad=True, dtype=dtype)
+        return conv.to(dtype).plan(x, edge_index, edge_attr=z.to(dtype))["a_first"].memory // x.element_size()
+
+    assert memory(990) == 2 * K * 990 * W + 990 * Q  # 1,045,440 numbers
+    assert memory(1000) == memory(1000, torch.float64) == (1 << 18) + 1000 * Q
+    held = 2 * K * 1000 * W + 1000 * Q
+    assert memory(1000, torch.bfloat16) == held
+    conv.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert memory(1000) == held
+
+
+def test_what_is_made_again_is_counted() -> None:
+    x, (edge_index, z) = torch.randn(2000, 32), (torch.randint(2000, (2, 6000)), torch.rand(6000, 2))
+    conv = BasisConv(32, 32, bases.EdgeNetwork(torch.nn.Linear(2, 32), 32))
+    found = conv.plan(x, edge_index, edge_attr=z)["a_first"]
+    sparse, dense = 2 * 6000 * 32, 2 * 33 * 2000 * 32 * 32
+    assert (
+        found.operations == 4 * sparse + 3 * dense
+    )  # forward; again, for Theta; and back, of the weights of edges twice
+    assert not found.fills
+
+
 def test_members_are_made_in_parts_where_nothing_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     conv = BasisConv(6, 6, bases.Gaussians(21, 2), theta.Heads("mean")).double()
     edge_index, z, x = torch.randint(9, (2, 40)), torch.rand(40, 2).double(), torch.randn(9, 6).double()
