@@ -626,3 +626,18 @@ def test_options_of_a_converted_layer_are_compiled_whole(options: dict[str, bool
     layer, given = convert(GCNConv(3, 4, **options)).double(), wired(6)
     weight = contract.draw(given["edge_index"].shape[1]).abs() if weighted else None
     same(layer, lambda f: f(contract.draw(6, 3), given["edge_index"], weight), [])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch reads it
+@pytest.mark.parametrize("kind", ["GCNConv", "GATConv", "SuperGATConv"])
+def test_compiled_autograd(kind: str) -> None:
+    """Traced, the way back gave kernels the addresses of an earlier call."""
+    conv = convert(getattr(geometric, kind)(6, 4)).eval()
+    edge_index = torch.tensor([[0, 1, 2, 0, 1], [1, 0, 3, 3, 1]])
+    x = torch.randn(4, 6, requires_grad=True)
+    (expected,) = torch.autograd.grad(conv(x, edge_index).square().sum(), x)
+    for _ in range(3):
+        x.grad, y = None, conv(x, edge_index).square().sum()
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            y.backward()
+        torch.testing.assert_close(x.grad, expected)

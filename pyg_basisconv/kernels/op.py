@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 
 from ..backend import is_watched
@@ -16,6 +18,14 @@ PLAIN = (Tensor, Parameter)  # types whose operations nobody overrides
 
 def raw_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """`function.apply` in C++, without Python's checks for transforms of `torch.func`; not to be called under these."""
+    backward = function.backward
+    untraced = torch.compiler.disable(backward)
+
+    def derive(ctx: Any, *grads: Any) -> Any:
+        # Compiled autograd would trace it, and with it the addresses that kernels are given, of this call alone.
+        return (untraced if is_dynamo_compiling() or get_eval_frame_callback() else backward)(ctx, *grads)
+
+    function.backward = staticmethod(derive)  # type: ignore[assignment]
     return super(torch.autograd.Function, function).apply  # type: ignore[misc, no-any-return]
 
 
