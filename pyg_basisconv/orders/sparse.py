@@ -11,8 +11,8 @@ from .base import Contracted, Order
 
 
 class AFirst(Order):
-    """(A_k^T x) Theta_k: sparse products at width P; the expansions are saved for the gradient of Theta, or, where they
-    are made in runs, which stay in a cache, made again.
+    """(A_k^T x) Theta_k: sparse products at width P; the expansions are saved for the gradient of Theta, or made again
+    where they are made in runs. The time is that of saved ones: which order is faster was measured so.
     """
 
     name, always, keeps_products = "a_first", ("",), True
@@ -23,16 +23,13 @@ class AFirst(Order):
         t = Tally(MACHINES[p.device], p.itemsize)
         wide, rows = p.B * p.P, p.B * p.N
         back, in_runs = p.grad_x or p.grad_basis, p.runs is not None
-        work = p.expand._replace(rows=0) if in_runs else p.expand
 
         def expand(table: int) -> None:
-            t.sparse(work, wide, table)
+            t.sparse(p.expand, wide, table)
             if p.B > 1:  # the batch is moved beside the width, where the results stay
                 t.copy(p.B * p.M * p.P)
 
         if not p.cached:
-            expand(p.M)
-        if in_runs and p.grad_theta:
             expand(p.M)
         if p.learns:
             t.product(rows, p.P, p.inner, p.K)
@@ -42,15 +39,13 @@ class AFirst(Order):
             t.product(rows, p.inner, p.P, p.K)
         if back:
             expand(p.N)
-            if not in_runs and not (
-                p.rows and p.K == 1 and p.expand.products
-            ):  # of an identity, which has no products, x is copied
+            if not (p.rows and p.K == 1 and p.expand.products):  # of an identity, which has no products, x is copied
                 t.copy(p.K * rows * p.P)
         if p.grad_basis:
-            t.sparse(work, wide, p.M)
-        made = p.K * rows * p.P if p.runs is None else p.runs
+            t.sparse(p.expand, wide, p.M)
+        made = p.K * rows * p.P
         kept = made if p.learns and p.grad_theta and not (p.cached or in_runs) else 0
-        memory = made * (2 if back and not in_runs else 1) + rows * p.Q
+        memory = (made * (2 if back else 1) if p.runs is None else p.runs) + rows * p.Q
         return t.estimate(self.name, memory, 0 if p.cached else made, kept=kept)
 
     def grounds(self, p: Problem, offer: Any) -> str:
