@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from . import compiled
 from .basis import Basis, BoundBasis, check_bases
-from .binding import Binding, Reader, bind, content_of, read_alike, whole
+from .binding import Binding, Reader, bind, content_of, read_alike, sources, whole
 from .bound import ContentStep
 from .cache import Witness, drop_oldest
 from .content import Inputs
@@ -259,9 +259,13 @@ class BasisConv(Messages):
 
     def _transient(self, step: Step, basis: Basis, call: Call) -> Program | None:
         """The program of a call whose graph is not worth binding; None for other calls."""
-        bare = call.edge_weight is call.edge_type is call.size is None and self.flow == "source_to_target"
-        family = TransientEdges.of(basis, call.x, call.edge_index) if bare and isinstance(call.x, Tensor) else None
-        return None if family is None else partial(_run_step, step, family, whole)
+        x = call.x
+        reads: Reader = whole
+        if not (isinstance(x, Tensor) or basis.reads_target or x[1] is None or x[0].shape[-2] != x[1].shape[-2]):
+            x, reads = x[0], sources
+        bare = call.edge_weight is call.edge_type is call.size is None and isinstance(x, Tensor)
+        family = TransientEdges.of(basis, x, call.edge_index) if bare and self.flow == "source_to_target" else None
+        return None if family is None else partial(_run_step, step, family, reads)
 
     @torch.compiler.disable
     @fixed_mode

@@ -158,6 +158,34 @@ def test_batches_give_the_same_bits(
     check_same(monkeypatch, conv, call)
 
 
+@pytest.mark.parametrize("shape", [(N, P), (2, N, P)], ids=str)
+@pytest.mark.parametrize("parameter", PARAMETERS)
+def test_pairs_of_as_many_nodes_give_the_same_bits(
+    parameter: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of families that do not read the targets' own features, whose width may be another."""
+    conv = BasisConv(P, P, bases.Adjacency("mean"), PARAMETERS[parameter](), order="a_first").double()
+
+    def call(layer: BasisConv, e: Tensor) -> list[Tensor]:
+        x, targets = draw(*shape, seed=3).requires_grad_(), draw(*shape[:-1], 7)
+        y = layer((x, targets), e)
+        return [y.detach(), *torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()])]
+
+    check_same(monkeypatch, conv, call)
+
+
+@pytest.mark.parametrize(
+    ("basis", "rows"),
+    [(bases.Identity() + bases.Adjacency(), N), (bases.Adjacency("mean"), N + 1), (bases.Adjacency("mean"), None)],
+    ids=["targets' own features", "more targets", "no targets"],
+)
+def test_other_pairs_are_bound(basis: bases.Basis, rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, target = BasisConv(P, 3, basis).double(), None if rows is None else draw(rows, P)
+    conv((draw(N, P), target), edges(99))
+    monkeypatch.setattr(TransientEdges, "of", None)
+    assert conv((draw(N, P), target), edges(5)).shape == (rows or N, 3)
+
+
 @pytest.mark.parametrize("order", ["a_first", "theta_first"])
 def test_what_is_rare_is_left_to_the_bound_family(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second derivatives, and a batch of gradients; the family is bound for them, where it has to be."""

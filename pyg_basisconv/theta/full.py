@@ -125,7 +125,7 @@ class Pass(Theta):
     @property
     def common_scale(self) -> float | None:
         scale = self.scale
-        if type(self) is not Pass or self.combine != "sum":  # subclasses do more
+        if type(self) is not Pass or (self.combine != "sum" and self.K > 1):  # subclasses do more
             return None
         return scale if isinstance(scale, float) else scale[0] if len(set(scale)) == 1 else None
 

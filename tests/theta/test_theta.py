@@ -406,6 +406,7 @@ def test_one_number_or_several() -> None:
     assert theta.Pass([0.5, 0.5, 1]).build(3, 2, 2).common_scale is None
     assert theta.Pass(0.5, "concat").build(3, 2, 6).common_scale is None
     assert theta.Pass(0.5, "split").build(3, 6, 2).common_scale is None
+    assert theta.Pass(0.5, "concat").build(1, 2, 2).common_scale == 0.5  # of one member there is nothing beside
 
 
 @pytest.mark.parametrize("scale", [1.0, -0.5, 1 / 3, 0, [1.0, 0.0, -1 / 3]], ids=str)
