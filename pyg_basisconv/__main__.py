@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = "Compares every layer that has a recipe with PyG's or torch's own in float64; exits with 1 where one fails."
     command = commands.add_parser("verify", help="compare with the references", description=about)
     command.add_argument("--list", action="store_true", help="list the systems without comparing")
-    command.add_argument("--only", action="append", metavar="NAME", help="this system; may be repeated")
+    command.add_argument("--only", action="append", metavar="NAME", help="this system, or layer; may be repeated")
     about = "Lists PyG's and torch's layers with the basis and theta of each, as in docs/RECIPES.md."
     commands.add_parser("recipes", help="list layers with their basis and theta", description=about)
     add_plan(commands)
@@ -39,10 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return plan_command(options)
     if options.command == "walks":
         return walks_command(options)
-    for name in options.only or ():
-        if name not in SYSTEMS:
-            command.error(f"no system is called {name!r}; there are {', '.join(map(repr, SYSTEMS))}")
-    return verify_command(options.only or list(SYSTEMS), options.list)
+    wanted = {name: _systems(name) for name in options.only or ()}
+    for name, found in wanted.items():
+        if not found:
+            command.error(f"no system or layer is called {name!r}; there are {', '.join(map(repr, SYSTEMS))}")
+    return verify_command([one for found in wanted.values() for one in found] or list(SYSTEMS), options.list)
+
+
+def _systems(name: str) -> list[str]:
+    """The system of a name, or those whose reference is the layer of this name."""
+    layers = {s.name: s.reference.rpartition(".")[2].split(", ") for s in SYSTEMS.values()}
+    return [name] if name in SYSTEMS else [system for system, of in layers.items() if name in of]
 
 
 def verify_command(names: Sequence[str], only_list: bool) -> int:

@@ -183,10 +183,12 @@ def test_list_and_only(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["GCN", "APPNP"]
     assert all(line.endswith("ok") for line in lines[2:])
+    assert main(["verify", "--list", "--only", "GATConv", "--only", "Upsample"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["GAT", "upsampling"]
     with pytest.raises(SystemExit) as stop:
         main(["verify", "--only", "nothing"])
     assert stop.value.code == 2
-    assert "no system is called 'nothing'" in capsys.readouterr().err
+    assert "no system or layer is called 'nothing'" in capsys.readouterr().err
 
 
 def test_rows_name_layers_that_exist() -> None:
