@@ -145,11 +145,16 @@ def _rows(arrays: Arrays, back: bool) -> int:
     return arrays[2 if back else 0].shape[0] - 1
 
 
+def _all_at_once(x: Tensor, K: int, N: int) -> bool:
+    """Whether K products with N rows are so few numbers that all are held at once."""
+    return few(K * N * x.shape[1], _HELD)
+
+
 def runs_of(x: Tensor, K: int, N: int) -> int | None:
     """How many numbers of the products are held at once where compiled kernels make those of some targets at a time."""
     if not x.is_cpu or kernel("shared_expand", x.dtype) is None or needs_plain_matmul(x):
         return None
-    return None if few(K * N * x.shape[1], _HELD) else _RUN
+    return None if _all_at_once(x, K, N) else _RUN
 
 
 def runs_on(device: torch.device) -> bool:
@@ -244,7 +249,7 @@ class Expanded(Products):
 
     @property
     def _are_few(self) -> bool:
-        return few(self.pattern.N * len(self) * self.x.shape[1], _HELD)
+        return _all_at_once(self.x, len(self), self.pattern.N)
 
     def matmul(self, theta: Tensor) -> Tensor:
         y = self._in_runs(theta)

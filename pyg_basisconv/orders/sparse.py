@@ -22,7 +22,7 @@ class AFirst(Order):
             return self.refuse("x is sparse, and its products with A would not be: only Theta first keeps it so")
         t = Tally(MACHINES[p.device], p.itemsize)
         wide, rows = p.B * p.P, p.B * p.N
-        back, in_runs = p.grad_x or p.grad_basis, p.runs is not None
+        back = p.grad_x or p.grad_basis
 
         def expand(table: int) -> None:
             t.sparse(p.expand, wide, table)
@@ -44,8 +44,8 @@ class AFirst(Order):
         if p.grad_basis:
             t.sparse(p.expand, wide, p.M)
         made = p.K * rows * p.P
-        kept = made if p.learns and p.grad_theta and not (p.cached or in_runs) else 0
-        memory = (made * (2 if back else 1) if p.runs is None else p.runs) + rows * p.Q
+        kept = made if p.learns and p.grad_theta and not (p.cached or p.runs) else 0
+        memory = (p.runs or made * (2 if back else 1)) + rows * p.Q
         return t.estimate(self.name, memory, 0 if p.cached else made, kept=kept)
 
     def grounds(self, p: Problem, offer: Any) -> str:
