@@ -150,7 +150,7 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], int]] = {
     "Transformer": (lambda: pyg.TransformerConv(P, 3, heads=2), 4),
     "Transformer, a mixture": (lambda: pyg.TransformerConv(P, 3, heads=2, beta=True, bias=False), 4),
     "ResGated": (lambda: pyg.ResGatedGraphConv(P, 3), 3),
-    "RGCN": (lambda: pyg.RGCNConv(P, 4, 50000), 0),
+    "RGCN": (lambda: pyg.FastRGCNConv(P, 4, 50000), 0),
 }
 
 
