@@ -11,11 +11,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..cache import compared_by_value, without_cached
-from ..kernels.op import LIBRARY
 from .arguments import Flattened, arguments, is_float, tensor_indices
 from .recording import SavedArguments, find_record, keep_record, recording, storage_id
 from .serial import in_each_process, of_serial
 
+LIBRARY = torch.library.Library("basisconv", "DEF")
 # Arguments that the derivative may read even if no gradient is computed for them. It can read them in other ways than
 # from what autograd saved, so that it gets copies.
 _READ_AGAIN = {"mask", "valid", "edge_attr", "attn_mask", "key_padding_mask"}

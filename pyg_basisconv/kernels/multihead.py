@@ -95,11 +95,11 @@ def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> 
 def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Tensor:
     """Inner products per head of rows of sources (M, c W) and targets (N, c W), at the entries: (E, c)."""
     if c == 1:
-        return sddmm_raw(left, right, pattern.one_way).unsqueeze(1)
+        return sddmm_raw(pattern.one_way, left, right).unsqueeze(1)
     source, target = pattern.ends
     if source.numel() * left.shape[1] > HELD:
         each = zip(_unbind(left, c), _unbind(right, c), strict=True)
-        return torch.stack([sddmm_raw(x, y, pattern.one_way) for x, y in each], 1)
+        return torch.stack([sddmm_raw(pattern.one_way, x, y) for x, y in each], 1)
     return sum_channels(left.index_select(0, source).mul_(right.index_select(0, target)), c)
 
 

@@ -1,4 +1,4 @@
-"""Registers primitives with torch: computation, shape and derivative; and what kernels share."""
+"""Records kernels for autograd; and what kernels share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +12,6 @@ from torch.nn import Parameter
 from ..backend import is_watched
 from ..portable import portable, with_plain
 
-LIBRARY = torch.library.Library("basisconv", "DEF")
 PLAIN = (Tensor, Parameter)  # types whose operations nobody overrides
 
 
@@ -91,6 +90,7 @@ def recorded(
     compute: Callable[..., tuple[Tensor, Sequence[Tensor | None]]],
     backward: Callable[..., Sequence[Tensor | None]],
     plain: Callable[..., Tensor],
+    nested: bool = False,
 ) -> Callable[..., Tensor]:
     """A function with a derivative of its own, recorded for autograd where one of its tensors learns.
 
@@ -102,6 +102,7 @@ def recorded(
         backward: takes the gradient of the result, which tensors need one, the fixed arguments, the tensors, and the
             further ones; returns the gradients of the tensors.
         plain: of the arguments, the result by differentiable torch operations; for the portable path, too.
+        nested: whether `backward` consists of differentiable functions, so that it is differentiated again itself.
     """
 
     def forward(ctx: Any, *args: Any) -> Tensor:
@@ -112,7 +113,7 @@ def recorded(
 
     def derive(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         saved, count = ctx.saved_tensors, ctx.count
-        if differentiated_again():
+        if not nested and differentiated_again():
             return derivative(plain, (*ctx.fixed, *saved[:count]), grad)
         needs = ctx.needs_input_grad[fixed:]
         return *[None] * fixed, *backward(grad, needs, ctx.fixed, saved[:count], saved[count:])
@@ -126,54 +127,6 @@ def recorded(
             result: Tensor = record(*args)
             return result
         return compute(*args)[0]
-
-    return call
-
-
-def primitive(
-    schema: str,
-    compute: Callable[..., Tensor],
-    fake: Callable[..., Tensor],
-    setup_context: Callable[..., None],
-    backward: Callable[..., Any],
-    plain: Callable[..., Tensor],
-) -> Callable[..., Tensor]:
-    """Registers `torch.ops.basisconv.NAME` and returns the function to call.
-
-    Plain tensors in eager mode go through an autograd function with the same rule as the operator, as the dispatcher
-    costs more than the computation on a small graph. Traced tensors go through the operator. In the portable path, see
-    `portable`, the plain form is evaluated.
-    """
-    name = schema.split("(", 1)[0]
-    LIBRARY.define(schema)
-    LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"basisconv::{name}", fake, lib=LIBRARY)
-
-    def listed(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        # The last argument is a list of tensors, for which an operator wants a list of gradients.
-        return (*backward(ctx, grad)[:-1], [None] * len(ctx.arrays))
-
-    torch.library.register_autograd(f"basisconv::{name}", listed, setup_context=setup_context, lib=LIBRARY)
-    operator = getattr(torch.ops.basisconv, name).default
-
-    def forward(ctx: Any, *args: Any) -> Tensor:
-        result = compute(*args)
-        setup_context(ctx, args, result)
-        return result
-
-    rule = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    eager = raw_apply(type(name, (torch.autograd.Function,), rule))
-
-    def call(first: Tensor, *rest: Any) -> Tensor:
-        if portable():
-            return plain(first, *rest)
-        if torch.compiler.is_compiling() or type(first) not in PLAIN:
-            result: Tensor = operator(first, *rest)
-            return result
-        if not torch.is_grad_enabled():
-            return compute(first, *rest)
-        result = eager(first, *rest)
-        return result
 
     return call
 

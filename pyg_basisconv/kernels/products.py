@@ -1,6 +1,7 @@
 """The two products of a sparse matrix: with a dense one, and sampled at its entries. Each is the other's derivative."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from ..backend import KERNELS, TRITON, starts_triton
 from ..errors import reject
 from ..portable import portable, with_plain
-from .op import PLAIN, acc_dtype, primitive
+from .op import PLAIN, acc_dtype, raw_apply, recorded
 from .pattern import Pattern, extremes
 
 _NARROW = 8  # columns of x up to which torch's CSR product is faster than its sums of embeddings
@@ -103,27 +104,27 @@ def _in_triton(x: Tensor, *others: Tensor | None) -> bool:
     return all(t is None or (type(t) in PLAIN and t.device == x.device and not t.is_neg()) for t in (x, *others))
 
 
-def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, t_weight, ctx.arrays = inputs
-    ctx.learns = weight is not None and ctx.needs_input_grad[1]
-    if ctx.learns:
-        ctx.save_for_backward(x, weight)
-    else:  # only the gradient of the weights needs x
-        ctx.fixed = weight, t_weight
+class _Spmm(torch.autograd.Function):
+    """See `spmm_raw`; x is only saved for the gradient of weights that learn."""
 
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
+        ctx.arrays, ctx.learns = arrays, weight is not None and ctx.needs_input_grad[1]
+        if ctx.learns:
+            ctx.save_for_backward(x, weight)
+        else:
+            ctx.fixed = weight, t_weight
+        return spmm_rows(x, weight, *arrays[:2])
 
-def _spmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    if not ctx.learns:
-        weight, t_weight = ctx.fixed
-        if t_weight is None and weight is not None:
-            t_weight = weight.index_select(0, ctx.arrays[5])
-        return spmm_raw(grad, t_weight, weight, _transposed(ctx.arrays)), None, None, None
-    x, weight = ctx.saved_tensors
-    grad_x = None
-    if ctx.needs_input_grad[0]:
-        t_weight = weight.index_select(0, ctx.arrays[5])
-        grad_x = spmm_raw(grad, t_weight, weight, _transposed(ctx.arrays))
-    return grad_x, sddmm_raw(x, grad, ctx.arrays), None, None
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, t_weight = (*ctx.saved_tensors, None) if ctx.learns else (None, *ctx.fixed)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            if t_weight is None and weight is not None:
+                t_weight = weight.index_select(0, ctx.arrays[5])
+            grad_x = spmm_raw(grad, t_weight, weight, _transposed(ctx.arrays))
+        return grad_x, sddmm_raw(ctx.arrays, x, grad) if ctx.learns else None, None, None
 
 
 def rows_of(ptr: Tensor, index: Tensor) -> Tensor:
@@ -144,14 +145,15 @@ def plain_sddmm(x: Tensor, y: Tensor, source: Tensor, target: Tensor) -> Tensor:
     return (x.index_select(0, source).to(acc_dtype(x.dtype)) * y.index_select(0, target)).sum(-1).to(x.dtype)
 
 
-spmm_raw = primitive(
-    "spmm(Tensor x, Tensor? weight, Tensor? t_weight, Tensor[] arrays) -> Tensor",
-    lambda x, weight, _, a: spmm_rows(x, weight, *a[:2]),
-    lambda x, weight, t_weight, a: x.new_empty(a[0].numel() - 1, x.shape[1]),
-    _spmm_context,
-    _spmm_backward,
-    lambda x, weight, _, a: plain_spmm(x, weight, a[1], rows_of(*a[:2]), a[0].numel() - 1),
-)
+_record_spmm: Callable[..., Tensor] = raw_apply(_Spmm)
+
+
+@with_plain(lambda x, weight, _, a: plain_spmm(x, weight, a[1], rows_of(*a[:2]), a[0].numel() - 1))
+def spmm_raw(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
+    """`spmm` with the arrays of a pattern."""
+    if torch.is_grad_enabled():
+        return _record_spmm(x, weight, t_weight, arrays)
+    return spmm_rows(x, weight, *arrays[:2])
 
 
 def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | None = None) -> Tensor:
@@ -187,7 +189,8 @@ def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | 
     return spmm_raw(x, weight, t_weight, pattern.both_ways)
 
 
-def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
+def sddmm_rows(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
+    """`sddmm` with the arrays of a pattern, without autograd."""
     ptr, index = arrays[:2]
     E, W = index.numel(), x.shape[1]
     if not E or not W:
@@ -209,29 +212,24 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     return torch.cat(parts)
 
 
-def _sddmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, y, ctx.arrays = inputs
-    ctx.save_for_backward(x, y)
-
-
-def _sddmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, y = ctx.saved_tensors
+def _sddmm_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    (arrays,), (x, y) = fixed, tensors
     grad_x = grad_y = None
-    if ctx.needs_input_grad[0]:
-        t_grad = grad.index_select(0, ctx.arrays[5])
-        grad_x = spmm_raw(y, t_grad, grad, _transposed(ctx.arrays))
-    if ctx.needs_input_grad[1]:
-        grad_y = spmm_raw(x, grad, None, ctx.arrays)
-    return grad_x, grad_y, None
+    if needs[0]:
+        grad_x = spmm_raw(y, grad.index_select(0, arrays[5]), grad, _transposed(arrays))
+    if needs[1]:
+        grad_y = spmm_raw(x, grad, None, arrays)
+    return grad_x, grad_y
 
 
-sddmm_raw = primitive(
-    "sddmm(Tensor x, Tensor y, Tensor[] arrays) -> Tensor",
-    _sddmm,
-    lambda x, y, a: x.new_empty(a[1].numel()),
-    _sddmm_context,
+sddmm_raw = recorded(
+    1,
+    lambda arrays, x, y: (sddmm_rows(x, y, arrays), ()),
     _sddmm_backward,
-    lambda x, y, a: plain_sddmm(x, y, a[1], rows_of(*a[:2])),
+    lambda arrays, x, y: plain_sddmm(x, y, arrays[1], rows_of(*arrays[:2])),
+    nested=True,
 )
 
 
@@ -251,4 +249,4 @@ def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     >>> sddmm(torch.tensor([[1.], [2.]]), torch.tensor([[3.]]), pattern)
     tensor([6., 3.])
     """
-    return sddmm_raw(x, y, pattern.both_ways_and_across)
+    return sddmm_raw(pattern.both_ways_and_across, x, y)

@@ -15,7 +15,7 @@ from ..errors import reject
 from ..portable import few, with_plain
 from .dense import Products, matmul, needs_plain_matmul, times_diagonals
 from .onepass import Kernel, kernel
-from .op import PLAIN, compilable, derivative, primitive, recorded
+from .op import PLAIN, compilable, derivative, recorded
 from .pattern import Pattern, extremes, select
 from .products import Arrays, plain_spmm, sddmm_raw, spmm_raw
 
@@ -33,13 +33,14 @@ def _read(arrays: Arrays, back: bool) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def _compiled(
-    name: str, widths: tuple[int, int], x: Tensor, weight: Tensor | None, own: Tensor | None, read: Any, y: Tensor
-) -> bool:
-    """Whether a compiled kernel has written y. widths: K and W; read: see `_read`."""
-    if not _takes(read, x, weight, own):
-        return False
-    _run(name, (x.shape[0], *widths), (*read, x, weight, own, y))
-    return True
+    name: str, K: int, W: int, y: Tensor, read: Any, x: Tensor, weight: Tensor | None, own: Tensor | None = None
+) -> Tensor | None:
+    """The result of a compiled kernel, written to y; None where there is none for these tensors. read: see `_read`."""
+    x, *others = x.contiguous(), *(None if t is None else t.contiguous() for t in (weight, own))
+    if not _takes(read, x, *others):
+        return None
+    _run(name, (x.shape[0], K, W), (*read, x, *others, y))
+    return y
 
 
 def _takes(read: Sequence[Tensor | None], x: Tensor, *others: Tensor | None) -> bool:
@@ -63,44 +64,40 @@ def _columns(weight: Tensor, place: Tensor | None) -> tuple[Tensor, ...]:
     return select(weight, place).t().contiguous().unbind(0)
 
 
-def _expand(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
-    x, weight, K, W = x.contiguous(), weight.contiguous(), weight.shape[1], x.shape[1]
-    y = x.new_empty(_rows(arrays, back), K * W)
-    done = _compiled("expand", (K, W), x, weight, None, _read(arrays, back), y)
-    return y if done else _expand_each(x, weight, back, arrays)
+def _expand(back: bool, arrays: Arrays, x: Tensor, weight: Tensor) -> tuple[Tensor, tuple[()]]:
+    K, W = weight.shape[1], x.shape[1]
+    y = _compiled("expand", K, W, x.new_empty(_rows(arrays, back), K * W), _read(arrays, back), x, weight)
+    return _expand_each(back, arrays, x, weight) if y is None else y, ()
 
 
-def _expand_each(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
+def _expand_each(back: bool, arrays: Arrays, x: Tensor, weight: Tensor) -> Tensor:
     """The same member by member; this and the two below are differentiable in the portable path."""
     ptr, index, place = _read(arrays, back)
     return torch.cat([spmm_raw(x, w, None, [ptr, index]) for w in _columns(weight, place)], 1)
 
 
-def _combine(z: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
-    z, weight, K, W = z.contiguous(), weight.contiguous(), weight.shape[1], z.shape[1] // weight.shape[1]
-    y = z.new_empty(_rows(arrays, back), W)
-    done = _compiled("combine", (K, W), z, weight, None, _read(arrays, back), y)
-    return y if done else _combine_each(z, weight, back, arrays)
+def _combine(back: bool, arrays: Arrays, z: Tensor, weight: Tensor) -> tuple[Tensor, tuple[()]]:
+    K, W = weight.shape[1], z.shape[1] // weight.shape[1]
+    y = _compiled("combine", K, W, z.new_empty(_rows(arrays, back), W), _read(arrays, back), z, weight)
+    return _combine_each(back, arrays, z, weight) if y is None else y, ()
 
 
-def _combine_each(z: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
+def _combine_each(back: bool, arrays: Arrays, z: Tensor, weight: Tensor) -> Tensor:
     (ptr, index, place), K = _read(arrays, back), weight.shape[1]
     members = z.reshape(z.shape[0], K, z.shape[1] // K).unbind(1)  # `unflatten` has no rule for batches of gradients
     pairs = zip(members, _columns(weight, place), strict=True)
     return torch.stack([spmm_raw(z_k, w, None, [ptr, index]) for z_k, w in pairs]).sum(0)
 
 
-def _inner(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> Tensor:
-    x, own, W = x.contiguous(), own.contiguous(), x.shape[1]
-    y = x.new_empty(arrays[1].shape[0], K)
-    done = _compiled("inner", (K, W), x, None, own, _read(arrays, back), y)
-    return y if done else _inner_each(x, own, K, back, arrays)
+def _inner(K: int, back: bool, arrays: Arrays, x: Tensor, own: Tensor) -> tuple[Tensor, tuple[()]]:
+    y = _compiled("inner", K, x.shape[1], x.new_empty(len(arrays[1]), K), _read(arrays, back), x, None, own)
+    return _inner_each(K, back, arrays, x, own) if y is None else y, ()
 
 
-def _inner_each(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> Tensor:
+def _inner_each(K: int, back: bool, arrays: Arrays, x: Tensor, own: Tensor) -> Tensor:
     ptr, index, place = _read(arrays, back)
     members = own.reshape(own.shape[0], K, x.shape[1]).unbind(1)
-    found = torch.stack([sddmm_raw(x, o, [ptr, index]) for o in members], 1)
+    found = torch.stack([sddmm_raw([ptr, index], x, o) for o in members], 1)
     return found if place is None else found.index_select(0, arrays[4])
 
 
@@ -115,30 +112,28 @@ def _plain_combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     return torch.stack([plain_spmm(z_k, w, source, target, pattern.N) for z_k, w in pairs]).sum(0)
 
 
-def _context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    first, second, *_, ctx.back, ctx.arrays = inputs
-    ctx.save_for_backward(first, second)
+def _expand_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[bool, Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    (back, arrays), (x, weight) = fixed, tensors
+    d_x = combine_raw(not back, arrays, grad, weight) if needs[0] else None
+    return d_x, inner_raw(weight.shape[1], back, arrays, x, grad) if needs[1] else None
 
 
-def _expand_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (x, weight), back, arrays = ctx.saved_tensors, ctx.back, ctx.arrays
-    d_x = combine_raw(grad, weight, not back, arrays) if ctx.needs_input_grad[0] else None
-    d_weight = inner_raw(x, grad, weight.shape[1], back, arrays) if ctx.needs_input_grad[1] else None
-    return d_x, d_weight, None, None
+def _combine_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[bool, Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    (back, arrays), (z, weight) = fixed, tensors
+    d_z = expand_raw(not back, arrays, grad, weight) if needs[0] else None
+    return d_z, inner_raw(weight.shape[1], not back, arrays, grad, z) if needs[1] else None
 
 
-def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (z, weight), back, arrays = ctx.saved_tensors, ctx.back, ctx.arrays
-    d_z = expand_raw(grad, weight, not back, arrays) if ctx.needs_input_grad[0] else None
-    d_weight = inner_raw(grad, z, weight.shape[1], not back, arrays) if ctx.needs_input_grad[1] else None
-    return d_z, d_weight, None, None
-
-
-def _inner_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (x, own), back, arrays = ctx.saved_tensors, ctx.back, ctx.arrays
-    d_x = combine_raw(own, grad, not back, arrays) if ctx.needs_input_grad[0] else None
-    d_own = expand_raw(x, grad, back, arrays) if ctx.needs_input_grad[1] else None
-    return d_x, d_own, None, None, None
+def _inner_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[int, bool, Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    (back, arrays), (x, own) = fixed[1:], tensors
+    d_x = combine_raw(not back, arrays, own, grad) if needs[0] else None
+    return d_x, expand_raw(back, arrays, x, grad) if needs[1] else None
 
 
 def _rows(arrays: Arrays, back: bool) -> int:
@@ -162,30 +157,9 @@ def runs_on(device: torch.device) -> bool:
     return device.type == "cpu" and kernel("shared_expand", torch.float32) is not None
 
 
-expand_raw = primitive(
-    "shared_expand(Tensor x, Tensor weight, bool back, Tensor[] arrays) -> Tensor",
-    _expand,
-    lambda x, weight, back, a: x.new_empty(_rows(a, back), weight.shape[1] * x.shape[1]),
-    _context,
-    _expand_backward,
-    _expand_each,
-)
-combine_raw = primitive(
-    "shared_combine(Tensor z, Tensor weight, bool back, Tensor[] arrays) -> Tensor",
-    _combine,
-    lambda z, weight, back, a: z.new_empty(_rows(a, back), z.shape[1] // weight.shape[1]),
-    _context,
-    _combine_backward,
-    _combine_each,
-)
-inner_raw = primitive(
-    "shared_inner(Tensor x, Tensor own, int K, bool back, Tensor[] arrays) -> Tensor",
-    _inner,
-    lambda x, own, K, back, a: x.new_empty(a[1].shape[0], K),
-    _context,
-    _inner_backward,
-    _inner_each,
-)
+expand_raw = recorded(2, _expand, _expand_backward, _expand_each, nested=True)
+combine_raw = recorded(2, _combine, _combine_backward, _combine_each, nested=True)
+inner_raw = recorded(3, _inner, _inner_backward, _inner_each, nested=True)
 
 
 def _arrays(pattern: Pattern, *tensors: Tensor) -> Arrays:
@@ -211,7 +185,7 @@ def expand(x: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     >>> expand(torch.tensor([[1.], [2.]]), torch.tensor([[1., 0.], [1., 10.]]), pattern)
     tensor([[ 3., 20.]])
     """
-    return expand_raw(x, weight, False, _arrays(pattern, x, weight))
+    return expand_raw(False, _arrays(pattern, x, weight), x, weight)
 
 
 @with_plain(_plain_combine)
@@ -224,7 +198,7 @@ def combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     >>> combine(torch.tensor([[1., 2.], [3., 4.]]), torch.tensor([[1., 0.], [1., 10.]]), pattern)
     tensor([[44.]])
     """
-    return combine_raw(z, weight, False, _arrays(pattern, z, weight))
+    return combine_raw(False, _arrays(pattern, z, weight), z, weight)
 
 
 class Expanded(Products):
@@ -331,7 +305,7 @@ def _expand_matmul_backward(
 
 
 def _plain_expand_matmul(arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
-    u = expand_raw(x, weight, False, arrays)
+    u = expand_raw(False, arrays, x, weight)
     if theta.dim() == 2:
         return (u.reshape(-1, *theta.shape) * theta).sum(1)
     return u @ theta.flatten(0, 1)

@@ -16,7 +16,7 @@ from ..cache import kept, memo, without_cached
 from ..portable import portable
 from .op import acc_dtype, autocast, recorded
 from .pattern import Compressed, compress, index_dtype
-from .products import _in_triton, _sddmm, plain_spmm, spmm_rows
+from .products import _in_triton, plain_spmm, sddmm_rows, spmm_rows
 
 Held = dict[Any, Any]  # see `typed_matmul`
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
@@ -246,7 +246,7 @@ class _Call(NamedTuple):
 
     def slopes(self, x: Tensor, v: Tensor, piece: Chunk) -> Tensor:
         """The derivatives by the weights, of rows v that stand at the pairs: those of x, (M, B W), and v, (t B, W)."""
-        return _sddmm(x, v.view(piece.at.numel(), x.shape[1]), piece.enter)
+        return sddmm_rows(x, v.view(piece.at.numel(), x.shape[1]), piece.enter)
 
 
 def _multiply(rows: _Rows, weight: Tensor, piece: Chunk, batch: int) -> Tensor:

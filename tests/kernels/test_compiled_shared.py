@@ -77,12 +77,12 @@ def test_kernels_loops_and_twin_agree(name: str) -> None:
     )
     def run(K: int, W: int, sizes: tuple[int, int, int], seed: int) -> None:
         case = Case(K, W, sizes, seed)
-        calls: list[bool] = []
+        calls: list[Tensor | None] = []
         with pytest.MonkeyPatch.context() as patch:
             real = shared._compiled
             patch.setattr(shared, "_compiled", lambda *args: (calls.append(real(*args)), calls[-1])[1])
             found = case.run(name)
-        assert calls == [True] * 3  # the result, and two gradients
+        assert [y is not None for y in calls] == [True] * 3  # the result, and two gradients
         torch.testing.assert_close(found[0], by_loops(case, name), rtol=1e-12, atol=1e-12)
         for mine, theirs in zip(found, twin(lambda: case.run(name)), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)

@@ -135,32 +135,6 @@ def test_only_what_is_asked_for() -> None:
         close(a, b)
 
 
-@pytest.mark.parametrize(("op", "dtype"), [("spmm", DOUBLE), ("sddmm", torch.float32)])
-@pytest.mark.sweep(1)
-def test_opcheck(op: str, dtype: torch.dtype) -> None:
-    """Registered as torch asks: schema, fake tensors, autograd, tracing."""
-    p = pattern(*SHAPES["square"])
-    captured = []
-
-    class Record(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func.namespace == "basisconv":
-                captured.append((func, args))
-            return func(*args, **(kwargs or {}))
-
-    x, y, weight = (draw(n).to(dtype) for n in (5, 5, 12))
-    x, y = x[:, None].expand(5, 3), y[:, None].expand(5, 3)
-    leaves = [t.clone().requires_grad_() for t in (x, y, weight)]
-    operator = getattr(torch.ops.basisconv, op).default
-    with Record():
-        if op == "spmm":
-            arguments = [(leaves[0], leaves[2], None, p.both_ways_and_across), (x, None, None, p.one_way)]
-        else:
-            arguments = [(leaves[0], leaves[1], p.both_ways_and_across)]
-    for a in arguments:
-        torch.library.opcheck(operator, a)
-
-
 def test_transposed_pattern() -> None:
     p = pattern(*SHAPES["tall"])
     x = draw(2, 3)
