@@ -117,7 +117,7 @@ def _ends(several: Sequence[BoundBasis], edges: Sequence[Any]) -> tuple[Tensor, 
 _KINDS: list[tuple[type[BoundBasis], Callable[[Any], Hashable], Callable[[Any], BoundBasis]]] = [
     (BoundIdentity, lambda _: None, _identity),
     (BoundConcat, lambda one: tuple(part.K for part in one.parts), _derived),
-    (BoundPolynomial, lambda one: (one.K, one.a, one.c), _derived),
+    (BoundPolynomial, lambda one: (one.K, one.a, one.c, *one.steps), _derived),
     (BoundProduct, lambda one: (one.first.K, one.second.K), _derived),
     (BoundMix, lambda one: tuple(map(tuple, one.coefficients)), _derived),
     (BoundWalks, lambda one: one.union_key, lambda several: several[0].union(*several[1:])),

@@ -1,6 +1,7 @@
 """Families of polynomials of one matrix, evaluated by recurrence; no power is ever built."""
 
 from collections.abc import Iterator, Sequence
+from operator import mul
 from typing import Literal, cast
 
 import torch
@@ -24,11 +25,12 @@ class BoundPolynomial(Derived):
     r"""The polynomials :math:`p_0 = I, p_1 = S, p_{k+1} = a \, S \, p_k + c \, p_{k-1}` of a square matrix S.
 
     a = 1, c = 0 gives the powers and a = 2, c = -1 the Chebyshev polynomials. `expand` runs the recurrence forward at
-    the width of x, `combine` backward (Horner, Clenshaw) at the width of z; both take K - 1 products with S.
+    the width of x, `combine` backward (Horner, Clenshaw) at the width of z; both take K - 1 products with S. With
+    `steps` in place of ones, of which there are K - 1, S to the power of step k leads from member k to the next.
     """
 
-    def __init__(self, operator: BoundBasis, K: int, a: float, c: float) -> None:
-        self.operator, self.K, self.a, self.c = operator, K, a, c
+    def __init__(self, operator: BoundBasis, K: int, a: float, c: float, steps: Sequence[int] = ()) -> None:
+        self.operator, self.K, self.a, self.c, self.steps = operator, K, a, c, steps or (1,) * (K - 1)
         self.parts = (operator,)
         self.M, self.N, self.dtype, self.device = operator.M, operator.N, operator.dtype, operator.device
 
@@ -38,8 +40,13 @@ class BoundPolynomial(Derived):
         if before is not None and self.c:
             total = add_times(total, self.c, before)
         if now is not None:
-            total = add_times(total, self.a if k else 1.0, self.operator.combine([now]))
+            total = add_times(total, self.a if k else 1.0, self._walk(k, now))
         return total
+
+    def _walk(self, k: int, x: Tensor) -> Tensor:
+        for _ in range(self.steps[k]):
+            x = self.operator.combine([x])
+        return x
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         before: Tensor | None = None
@@ -69,7 +76,7 @@ class BoundPolynomial(Derived):
 
     @property
     def takes_rows(self) -> bool:
-        return self.operator.takes_rows
+        return self.operator.takes_rows and max(self.steps, default=1) == 1
 
     def expand_rows(self, x: Tensor) -> Tensor:
         if self.K == 1:
@@ -105,36 +112,28 @@ class BoundPolynomial(Derived):
         return None if S is None else polynomials(x, S, self.K, self.a, self.c, combines)
 
     def remake(self, parts: Sequence[BoundBasis]) -> "BoundPolynomial":
-        return BoundPolynomial(parts[0], self.K, self.a, self.c)
+        return BoundPolynomial(parts[0], self.K, self.a, self.c, self.steps)
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
-        S, now = matrix_and_identity(self.operator)
-        found = [now]
-        for k in range(1, self.K):
-            now = torch.sparse.mm(S, found[-1]) * (1.0 if k == 1 else self.a)
-            found.append((now + self.c * found[-2] if k > 1 and self.c else now).coalesce())
-        return edges_of_matrices(found, self.dtype)
+        M, dtype = self.M, acc_dtype(self.dtype)
+        nodes = torch.arange(M, device=self.device)
+        ones = torch.ones(M, dtype=dtype, device=self.device)
+        eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (M, M), device=self.device).coalesce()
+        S, found = torch.sparse.sum(self.operator.to_coo().to(dtype), 0), [eye]
+        for k, steps in enumerate(self.steps):
+            now = found[-1]
+            for _ in range(steps):
+                now = torch.sparse.mm(S, now)
+            now = now * self.a if k else now
+            found.append((now + self.c * found[-2] if k and self.c else now).coalesce())
+        kinds = [torch.full((one._nnz(),), k, device=self.device) for k, one in enumerate(found)]
+        source, target = torch.cat([one.indices() for one in found], 1)
+        return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in found]).to(self.dtype))
 
     def work(self, direction: Direction) -> Work:
-        steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2
-        return self.operator.work("combine").times(steps)
-
-
-def edges_of_matrices(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
-    """The edge list of members given as coalesced sparse matrices, (M, N) each; at least one."""
-    kinds = [torch.full((one._nnz(),), k, device=one.device) for k, one in enumerate(matrices)]
-    source, target = torch.cat([one.indices() for one in matrices], 1)
-    return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in matrices]).to(dtype))
-
-
-def matrix_and_identity(family: BoundBasis) -> tuple[Tensor, Tensor]:
-    """The one square matrix of a family, and the identity: (M, M), sparse, in float32 at least."""
-    dtype = acc_dtype(family.dtype)
-    nodes = torch.arange(family.M, device=family.device)
-    ones = torch.ones(family.M, dtype=dtype, device=family.device)
-    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M), device=family.device)
-    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye.coalesce()
+        widths = [self.K - 1 - k if direction == "each" else 1 for k in range(self.K - 1)]
+        return self.operator.work("combine").times(sum(map(mul, self.steps, widths)))
 
 
 class OfSquareMatrix(Basis):
