@@ -282,9 +282,7 @@ class BoundWalks(BoundBasis):
 
         like = next(z_k for z_k in z if z_k is not None)
         total = trie.adjoint(value)
-        if total is None:
-            return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) + _zero_of(like)
-        return total.to(like.dtype)
+        return self._zeros(like.shape[-1], like) if total is None else total.to(like.dtype)
 
     def each(self, z: Tensor) -> Tensor:
         trie = self.forward
@@ -303,8 +301,13 @@ class BoundWalks(BoundBasis):
             else:
                 total = total.index_add(-2, rows, value)
             totals[member] = total
-        nothing = x.new_zeros(*x.shape[:-2], self.N, x.shape[-1]) + _zero_of(x)
+        nothing = self._zeros(x.shape[-1], x)
         return [totals[member].to(x.dtype) if member in totals else nothing for member in range(self.K)]
+
+    def _zeros(self, width: int, x: Tensor, *others: Tensor) -> Tensor:
+        """(*, N, width) zeros that depend on these tensors for autograd."""
+        zero = torch.stack([t.flatten()[:0].sum() for t in (x, *others)]).sum()
+        return x.new_zeros(*x.shape[:-2], self.N, width) + zero
 
     @property
     def _sized(self) -> "BoundWalks":
@@ -326,17 +329,15 @@ class BoundWalks(BoundBasis):
 
     def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
         trie, matrices = self.forward, weight.unbind(0)
-        widened = trie.widen(x)
-        total = widened.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3])
-        dtype = x.dtype
-        for leaf, value in trie.forward(widened):
+        total, dtype = trie.widen(self._zeros(weight.shape[1] * weight.shape[3], x, weight)), x.dtype
+        for leaf, value in trie.forward(trie.widen(x)):
             product = _times_blocks(value.to(x.dtype), matrices[leaf.member])
             dtype, product = product.dtype, product.to(total.dtype)  # autocast narrows products
             if leaf.rows is None:
                 total += product
             else:
                 total.index_add_(-2, leaf.rows, product)
-        return total.to(dtype) if trie.num_ends else total.to(dtype) + _zero_of(x, weight)
+        return total.to(dtype)
 
     def _from_sources(self, x: Tensor, weight: Tensor) -> Tensor:
         trie, matrices = self.backward, weight.unbind(0)
@@ -349,9 +350,7 @@ class BoundWalks(BoundBasis):
             return trie.widen(product)
 
         total = trie.adjoint(value)
-        if total is None:
-            total = x.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3]) + _zero_of(x, weight)
-        return total.to(dtype)
+        return (self._zeros(weight.shape[1] * weight.shape[3], x, weight) if total is None else total).to(dtype)
 
     def edges(self) -> EdgeList:
         none = torch.empty(0, dtype=torch.long, device=self.device)
@@ -427,11 +426,6 @@ class BoundWalks(BoundBasis):
 def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Factor:
     nodes = total.detach().nonzero().squeeze(1)
     return Factor(nodes, nodes, gather(scale(total), nodes).to(dtype))
-
-
-def _zero_of(*tensors: Tensor) -> Tensor:
-    """A zero that depends on these tensors for autograd."""
-    return torch.stack([t.flatten()[:0].sum() for t in tensors]).sum()
 
 
 def _rows(x: Tensor, leaf: ChainEnd) -> Tensor:

@@ -1,11 +1,10 @@
 """Products of sparse matrices with common prefixes, which are applied once, and only to the rows that they reach."""
 
-import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from ..typed_edges import TypedEdges
 
 Key = tuple[Hashable, bool]  # the name of a factor, and whether it is transposed
 Path = tuple[Key, ...]
-_Branch = tuple[int, int, list[tuple[int, Path]]]  # a node, its depth, and (member, chain) of the chains through it
+_T = TypeVar("_T")
 
 
 class Factor(NamedTuple):
@@ -65,14 +64,15 @@ class Restricted(NamedTuple):
         return Restricted(change(self.matrix), change(self.T), self.rows.to(device), starts)
 
 
-@dataclass(eq=False)
+@dataclass
 class Node:
-    """A product of factors. parent: the node of all but the last; part: the last; members: whose chains end here;
-    children: the number of child nodes.
+    """A product of factors. parent: the node of all but the last; part: the last; member: one whose chain leads here;
+    members: whose chains end here; children: the number of child nodes.
     """
 
     parent: int
     part: Restricted
+    member: int
     members: list[int] = field(default_factory=list)
     children: int = 0
 
@@ -99,78 +99,42 @@ class Trie:
         M: int,
         dtype: torch.dtype,
         device: torch.device,
-        merge: float = math.inf,
+        merge: float,
     ) -> None:
         self.M, self.dtype, self.device = M, dtype, device
-        factor, parts = cache(factor), dict[tuple[Key, int | None], Restricted]()
-        self.nodes: list[Node] = []  # in depth-first order, parents first
+        factor, parts = cache(factor), dict[tuple[Key, int], Restricted]()
+        nodes, places = list[Node](), dict[tuple[int, Key], int]()  # nodes are numbered from 1 on, the root is 0
         self.ending_at_root: list[int] = []
-        # Parents are numbered from 1 on, the root is 0.
-        stack: list[_Branch] = []
-        self._branch(0, 0, [(member, chain) for member, several in enumerate(chains) for chain in several], stack)
-        while stack:
-            parent, depth, group = stack.pop()
-            before = self.nodes[parent - 1] if parent else None
-            part = self._restrict_cached(group[0][1][depth], before, factor, parts)
-            if (
-                before is not None
-                and before.children == 1
-                and not before.members
-                and _count_walks(before.part, part) <= min(merge, before.part.entries + part.entries)
-            ):
-                before.part = _merged(before.part, part)
-                index = parent
+        for member, chain in ((member, chain) for member, several in enumerate(chains) for chain in several):
+            at, rows, ends = 0, None, self.ending_at_root
+            for key in chain:
+                if (at, key) not in places:
+                    nodes.append(Node(at, self._restrict_cached(key, rows, factor, parts), member))
+                    places[at, key] = len(nodes)
+                at = places[at, key]
+                rows, ends = nodes[at - 1].part.rows, nodes[at - 1].members
+                if not rows.numel():
+                    break
             else:
-                self.nodes.append(Node(parent, part))
-                index = len(self.nodes)
-            if part.rows.numel():
-                self._branch(index, depth + 1, group, stack)
-        self._prune()
+                ends.append(member)
+        self.nodes = _arranged(nodes, merge)
         starts = [node.part.starts for node in self.nodes if node.part.starts is not None]
         self.counts = [start.numel() for start in starts]
         self.root_gather: Explicit | None = None
         if starts:
             rows = torch.cat(starts)
-            places = torch.arange(rows.numel(), device=rows.device)
-            self.root_gather = TypedEdges(EdgeSet(1, M, rows.numel(), None, rows, places), None, dtype)
-
-    def _prune(self) -> None:
-        """Drops nodes below which no chain ends."""
-        alive = [bool(node.members) for node in self.nodes]
-        for index in reversed(range(len(self.nodes))):
-            if alive[index] and self.nodes[index].parent:
-                alive[self.nodes[index].parent - 1] = True
-        place = {0: 0} | {old: new for new, old in enumerate((i for i, one in enumerate(alive, 1) if one), 1)}
-        self.nodes = [node for node, one in zip(self.nodes, alive, strict=True) if one]
-        for node in self.nodes:
-            node.parent, node.children = place[node.parent], 0
-        for node in self.nodes:
-            if node.parent:
-                self.nodes[node.parent - 1].children += 1
-
-    def _branch(self, index: int, depth: int, group: list[tuple[int, Path]], stack: "list[_Branch]") -> None:
-        """Groups the chains through a node by their next key; those that end here are recorded with it."""
-        branches: dict[Key, list[tuple[int, Path]]] = {}
-        ends = self.nodes[index - 1].members if index else self.ending_at_root
-        for member, chain in group:
-            if len(chain) > depth:
-                branches.setdefault(chain[depth], []).append((member, chain))
-            else:
-                ends.append(member)
-        if index:
-            self.nodes[index - 1].children = len(branches)
-        stack += [(index, depth, branch) for branch in reversed(branches.values())]
+            places_of_rows = torch.arange(rows.numel(), device=rows.device)
+            self.root_gather = TypedEdges(EdgeSet(1, M, rows.numel(), None, rows, places_of_rows), None, dtype)
 
     def _restrict_cached(
         self,
         key: Key,
-        before: Node | None,
+        rows: Tensor | None,
         factor: Callable[[Key], Factor],
-        parts: dict[tuple[Key, int | None], Restricted],
+        parts: dict[tuple[Key, int], Restricted],
     ) -> Restricted:
-        """The restriction of a factor to the rows of a node; cached, as in long chains these are soon the same."""
-        rows = None if before is None else before.part.rows
-        place = key, None if rows is None else id(rows)
+        """The restriction of a factor to some rows; cached, as in long chains these are soon the same."""
+        place = key, id(rows)
         if place not in parts:
             part = self._restrict(factor(key), rows)
             known = (one.rows for (other, _), one in parts.items() if other == key)
@@ -212,18 +176,11 @@ class Trie:
     @cached_property
     def work_each(self) -> Work:
         """The cost of `each_path`."""
-        total = Work()
+        total, along = Work(), [Work()]  # along: of the way from the root to each node
         for node in self.nodes:
-            for step in self._path(node) if node.members else []:
-                total = total.plus(Work(step.part.entries, step.part.rows.numel(), 1).times(len(node.members)))
+            along.append(along[node.parent].plus(Work(node.part.entries, node.part.rows.numel(), 1)))
+            total = total.plus(along[-1].times(len(node.members)))
         return total
-
-    def _path(self, node: Node) -> list[Node]:
-        """The nodes from the root to one."""
-        path = [node]
-        while path[-1].parent:
-            path.append(self.nodes[path[-1].parent - 1])
-        return path[::-1]
 
     @cached_property
     def num_ends(self) -> int:
@@ -243,21 +200,26 @@ class Trie:
         """For each chain, the transposed product times x: (*, M, W) -> (*, n, W) on the rows that it reaches."""
         for member in self.ending_at_root:
             yield ChainEnd(member, None), x
-        held: dict[int, tuple[Tensor, int]] = {}
         # The rows from which first factors start, gathered in one operation.
-        first = iter([] if self.root_gather is None else self.root_gather.combine([x]).split(self.counts, -2))
+        first = [] if self.root_gather is None else self.root_gather.combine([x]).split(self.counts, -2)
+        for node, value in self._through(first, lambda before, node: node.part.matrix.combine([before])):
+            for member in node.members:
+                yield ChainEnd(member, node.part.rows), value
+
+    def _through(self, first: Iterable[_T], times: Callable[[_T, Node], _T]) -> Iterator[tuple[Node, _T]]:
+        """Each node with what is made, by the factors on the way to it, of the value that its first factor reads."""
+        held, starts = dict[int, tuple[_T, int]](), iter(first)
         for index, node in enumerate(self.nodes, 1):
             if node.parent:
                 before, left = held.pop(node.parent)
                 if left > 1:
                     held[node.parent] = before, left - 1
             else:
-                before = next(first)
-            value = node.part.matrix.combine([before])
+                before = next(starts)
+            value = times(before, node)
             if node.children:
                 held[index] = value, node.children
-            for member in node.members:
-                yield ChainEnd(member, node.part.rows), value
+            yield node, value
 
     def adjoint(self, value: Callable[[ChainEnd], Tensor | None]) -> Tensor | None:
         """The sum over all chains of the product times value(end): (*, n, W) each -> (*, M, W)."""
@@ -293,11 +255,13 @@ class Trie:
         for member in self.ending_at_root:
             yield ChainEnd(member, None), x(member)
         for node in self.nodes:
+            path = [node]
+            while path[-1].parent:
+                path.append(self.nodes[path[-1].parent - 1])
             for member in node.members:
-                path = self._path(node)
-                assert path[0].part.starts is not None  # the first factor
-                value = x(member).index_select(-2, path[0].part.starts)
-                for step in path:
+                assert path[-1].part.starts is not None  # the first factor
+                value = x(member).index_select(-2, path[-1].part.starts)
+                for step in reversed(path):
                     value = step.part.matrix.combine([value])
                 yield ChainEnd(member, node.part.rows), value
 
@@ -307,29 +271,25 @@ class Trie:
         Args:
             check: called with a member and the most entries that its product may have, before it is built.
         """
+
+        def times(before: Tensor, node: Node) -> Tensor:
+            matrix = _coo(node.part.matrix)
+            if node.parent:
+                check(node.member, _max_entries(before, matrix))
+            return torch.sparse.mm(before, matrix).coalesce()
+
+        def selection(rows: Tensor) -> Tensor:
+            """(M, n) from all rows to some."""
+            places = torch.stack([rows, torch.arange(rows.numel(), device=rows.device)])
+            return _sparse(places, torch.ones_like(rows, dtype=self.dtype), (self.M, rows.numel())).coalesce()
+
         for member in self.ending_at_root:
-            places = torch.arange(self.M, device=self.device).expand(2, -1)
-            yield member, _sparse(places, torch.ones_like(places[0], dtype=self.dtype), (self.M, self.M))
-        held: dict[int, tuple[Tensor, int]] = {}
-        for index, node in enumerate(self.nodes, 1):
-            product = _coo(node.part.matrix)
-            if node.part.starts is not None:
-                start, column = product.indices()
-                places = torch.stack([node.part.starts.index_select(0, start), column])
-                product = _sparse(places, product.values(), (self.M, product.shape[1])).coalesce()
-            else:
-                before, left = held.pop(node.parent)
-                if left > 1:
-                    held[node.parent] = before, left - 1
-                # A member with a chain through this node: the first that ends at it or below.
-                member = next(member for later in self.nodes[index - 1 :] for member in later.members)
-                check(member, _max_entries(before, product))
-                product = torch.sparse.mm(before, product).coalesce()
-            if node.children:
-                held[index] = product, node.children
+            yield member, selection(torch.arange(self.M, device=self.device))
+        first = (selection(node.part.starts) for node in self.nodes if node.part.starts is not None)
+        for node, product in self._through(first, times):
+            (source, target), values = product.indices(), product.values()
+            places = torch.stack([source, node.part.rows.index_select(0, target)])
             for member in node.members:
-                (source, target), values = product.indices(), product.values()
-                places = torch.stack([source, node.part.rows.index_select(0, target)])
                 yield member, _sparse(places, values, (self.M, self.M))
 
     def map(self, change: Change, device: torch.device) -> "Trie":
@@ -338,11 +298,32 @@ class Trie:
         trie.device = device
         parts = {id(node.part): node.part for node in self.nodes}
         mapped = {name: part.map(change, device) for name, part in parts.items()}
-        trie.nodes = [copy(node) for node in self.nodes]
-        for node in trie.nodes:
-            node.part = mapped[id(node.part)]
+        trie.nodes = [replace(node, part=mapped[id(node.part)]) for node in self.nodes]
         trie.root_gather = None if self.root_gather is None else change(self.root_gather)
         return trie
+
+
+def _arranged(nodes: list[Node], merge: float) -> list[Node]:
+    """Depth first, without those below which no chain ends, and with factors that are better multiplied merged."""
+    children: list[list[int]] = [[] for _ in range(len(nodes) + 1)]  # the last first
+    for index, node in reversed([*enumerate(nodes, 1)]):
+        if node.members or children[index]:
+            children[node.parent].append(index)
+    found: list[Node] = []
+    stack = [(index, 0) for index in children[0]]
+    while stack:
+        index, parent = stack.pop()
+        node, before = nodes[index - 1], found[parent - 1] if parent else None
+        alone = before is not None and before.children == 1 and not before.members
+        if before is not None and alone and _pays(before.part, node.part, merge):
+            before.part, before.members = _merged(before.part, node.part), node.members
+        else:
+            before = Node(parent, node.part, node.member, node.members)
+            found.append(before)
+            parent = len(found)
+        before.children = len(children[index])
+        stack += [(child, parent) for child in children[index]]
+    return found
 
 
 def _coo(matrix: Explicit) -> Tensor:
@@ -363,10 +344,13 @@ def _max_entries(first: Tensor, second: Tensor) -> float:
     return min(float(out[middle].sum()), float(row.unique().numel()) * float(column.unique().numel()))
 
 
-def _count_walks(first: Restricted, second: Restricted) -> float:
-    """The number of walks along an edge of the first and an edge of the second, at least the entries of the product."""
+def _pays(first: Restricted, second: Restricted, most: float) -> bool:
+    """Whether the walks along an edge of the first and an edge of the second, of which there are at least as many as
+    entries of the product, are at most the entries of the two.
+    """
     a, b = first.matrix.edge_set, second.matrix.edge_set
-    return float(torch.bincount(b.source, minlength=a.N)[a.target].sum())
+    walks = float(torch.bincount(b.source, minlength=a.N)[a.target].sum())
+    return walks <= min(most, first.entries + second.entries)
 
 
 def _merged(first: Restricted, second: Restricted) -> Restricted:
