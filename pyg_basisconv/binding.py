@@ -1,7 +1,7 @@
 """Binds a call: checks its arguments, and returns the features and the family that is applied to them."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,29 +19,6 @@ from .reading import read_edges, read_graph
 from .theta import Theta
 
 Reader = Callable[[Any], Tensor]  # from the x of a call to the rows that the family reads
-
-
-class Layer(Protocol):
-    """The attributes of a layer that binding reads; see `BasisConv`."""
-
-    basis: Basis
-    theta: Theta
-    _modules: dict[str, Any]  # to read basis and theta without `nn.Module.__getattr__`, which is slow
-    in_channels: int | tuple[int, int]
-    target_channels: int
-    flow: str
-    explain: Any
-    takes_pairs: bool
-    takes_sources: bool
-
-    @property
-    def numbers_edges(self) -> bool:
-        """Whether weights computed from content have to know their edges."""
-        ...
-
-    def masked(self, graph: Graph) -> Graph:
-        """The graph with an explainer's mask."""
-        ...
 
 
 class Binding(NamedTuple):
@@ -75,7 +52,7 @@ def both(x: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([x[0], x[1]], -2)
 
 
-def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
+def bind(layer: Any, basis: Basis, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
     """Checks a call, and binds a basis to it.
 
     Args:
@@ -158,9 +135,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     return _with_constants(layer, Binding(inputs, family, graph, reads))
 
 
-def read_alike(
-    layer: Layer, basis: Basis, call: Call, where: Place, seen: Witness | None
-) -> tuple[Graph, Reader] | None:
+def read_alike(layer: Any, basis: Basis, call: Call, where: Place, seen: Witness | None) -> tuple[Graph, Reader] | None:
     """The graph of a call whose other arguments are like those of a checked call, and how x is read; None if the call
     has to be bound like a first one.
 
@@ -198,7 +173,7 @@ def read_alike(
     return graph, sources if pair else whole
 
 
-def _with_constants(layer: Layer, bound: Binding) -> Binding:
+def _with_constants(layer: Any, bound: Binding) -> Binding:
     """Checks that a parameter with constants has a family that gives their weights."""
     theta = bound.inputs.theta
     if theta.has_constants and bound.family.constant_weights is None:
@@ -207,7 +182,7 @@ def _with_constants(layer: Layer, bound: Binding) -> Binding:
     return bound
 
 
-def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed: bool = False) -> Content:
+def content_of(layer: Any, call: Call, graph: Graph, inputs: Inputs, observed: bool = False) -> Content:
     """The content of a call, from which weights are computed."""
     x, basis = call.x, layer._modules["basis"]
     square = graph.M == graph.N and not basis.pools

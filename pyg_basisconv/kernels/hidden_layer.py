@@ -1,7 +1,7 @@
 """Scores of a hidden layer at the entries of a pattern, in chunks: nothing of size E x width is ever stored."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,44 +14,25 @@ from .pattern import Pattern, split_groups
 _CHUNK = 1 << 20  # numbers per chunk
 
 
-class _Grouped(NamedTuple):
-    """The entries of a pattern grouped by one end: ptr (G + 1,), group (E,), other (E,), and their order by target."""
-
-    ptr: Tensor
-    group: Tensor
-    other: Tensor
-    order: Tensor | None
-
-    def chunks(self, width: int) -> Iterator[tuple[slice, slice]]:
-        """Ranges of whole groups and of their entries, in chunks of about `_CHUNK` numbers."""
-        entries = self.other.numel()
-        if entries * width <= _CHUNK:
-            if entries:
-                yield slice(0, self.ptr.numel() - 1), slice(0, entries)
-            return
-        start = 0
-        for first, last, end in split_groups(self.ptr, max(1, _CHUNK // max(1, width))):
-            if end > start:
-                yield slice(first, last), slice(start, end)
-            start = end
-
-
-def _by_target(pattern: Pattern) -> _Grouped:
-    return _Grouped(pattern.by_target.ptr, pattern.row, pattern.by_target.other, None)
-
-
-def _by_source(pattern: Pattern) -> _Grouped:
-    _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
-    return _Grouped(t_ptr, pattern.T.row, t_index, t_back)
+def _chunks(pattern: Pattern, width: int) -> Iterator[tuple[slice, slice]]:
+    """Ranges of targets and of the entries into them, in chunks of about `_CHUNK` numbers."""
+    if pattern.E * width <= _CHUNK:
+        if pattern.E:
+            yield slice(0, pattern.N), slice(0, pattern.E)
+        return
+    start = 0
+    for first, last, end in split_groups(pattern.by_target.ptr, max(1, _CHUNK // max(1, width))):
+        if end > start:
+            yield slice(first, last), slice(start, end)
+        start = end
 
 
 def _hidden(activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None) -> tuple[Tensor, tuple[()]]:
     source, target, edge, weight, out = tensors
-    side = _by_target(pattern)
     like = next(t for t in (source, target, edge) if t is not None)
     last, parts = None if out is None else block_columns(out).t(), []
-    for _, e in side.chunks(_hidden_width(heads, edge, out)):
-        v = activation(_preactivation(side, e, target, source, edge, weight))
+    for _, e in _chunks(pattern, _hidden_width(heads, edge, out)):
+        v = activation(_preactivation(pattern, e, source, target, edge, weight))
         if last is None:
             found = (v.view(v.shape[0], heads, -1) * cast(Tensor, edge)[e].unsqueeze(1)).sum(-1)  # (c, H)
         else:
@@ -68,22 +49,22 @@ def _hidden_backward(
     further: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     (activation, pattern, H), (source, target, edge, weight, out) = fixed, tensors
-    width = _hidden_width(H, edge, out)
+    width, ptr = _hidden_width(H, edge, out), pattern.by_target.ptr
     last = None if out is None else block_columns(out)
     d_source, d_target, d_edge, d_weight, d_last = (
         torch.zeros_like(t) if t is not None and needed else None
         for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
     )
-    side, in_one_chunk = _by_target(pattern), pattern.E * width <= _CHUNK
-    for n, e in side.chunks(width):
-        if not any(d is not None for d in (d_target, d_edge, d_weight, d_last)) and not in_one_chunk:
-            break
-        u, d = _preactivation(side, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
-        v, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, e))
+    for n, e in _chunks(pattern, width):
+        u, d = _preactivation(pattern, e, source, target, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
+        dv = (d.unsqueeze(-1) * edge[e].unsqueeze(1)).flatten(1) if last is None else d @ last.t()
+        v, du = _activate_with_grad(activation, u, dv)
         if d_last is not None:
             d_last += v.t() @ d
+        if d_source is not None:
+            _add_to_sources(d_source, du, pattern, e)
         if d_target is not None:
-            d_target[n] = segment_sums(du, side.ptr[n.start : n.stop + 1] - e.start)
+            d_target[n] = segment_sums(du, ptr[n.start : n.stop + 1] - e.start)
         if d_edge is not None:
             if weight is not None:
                 d_edge[e] += du @ weight.t()
@@ -91,19 +72,21 @@ def _hidden_backward(
                 d_edge[e] += (v.view(*d.shape, -1) * d.unsqueeze(-1)).sum(1)
         if d_weight is not None:
             d_weight += edge[e].t() @ du
-        if d_source is not None and in_one_chunk:
-            _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
-            d_source = gather_sums(du, t_back, t_ptr)
-    if d_source is not None and not in_one_chunk:  # a second pass over the entries, grouped by source
-        side = _by_source(pattern)
-        order = cast(Tensor, side.order)
-        for m, e in side.chunks(width):
-            u, d = _preactivation(side, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
-            _, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, order[e]))
-            d_source[m] = segment_sums(du, side.ptr[m.start : m.stop + 1] - e.start)
     if d_last is not None:
         d_last = d_last.view(*out.shape, H).diagonal(dim1=0, dim2=2).t()
     return d_source, d_target, d_edge, d_weight, d_last
+
+
+def _add_to_sources(total: Tensor, rows: Tensor, pattern: Pattern, entries: slice) -> None:
+    """Adds the rows of some entries, or of all, to those of their sources, in a fixed order."""
+    source, rows = pattern.by_target.other[entries], rows.to(total.dtype)
+    if len(rows) == pattern.E:
+        _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
+        total += gather_sums(rows, t_back, t_ptr)
+    elif rows.is_cuda:
+        total.index_put_((source.long(),), rows, accumulate=True)
+    else:
+        total.index_add_(0, source, rows)
 
 
 def _plain(activation: Activation, pattern: Pattern, heads: int, *tensors: Tensor | None) -> Tensor:
@@ -123,26 +106,22 @@ def _hidden_width(heads: int, edge: Tensor | None, out: Tensor | None) -> int:
     return heads * edge.shape[1]
 
 
-def _hidden_grad(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: slice | Tensor) -> Tensor:
-    """The gradient of the hidden values, (c, H D)."""
-    if last is not None:
-        return d @ last.t()
-    assert edge is not None
-    return (d.unsqueeze(-1) * edge[entries].unsqueeze(1)).flatten(1)
-
-
 def _preactivation(
-    side: _Grouped, e: slice, own: Tensor | None, others: Tensor | None, edge: Tensor | None, weight: Tensor | None
+    pattern: Pattern,
+    e: slice,
+    source: Tensor | None,
+    target: Tensor | None,
+    edge: Tensor | None,
+    weight: Tensor | None,
 ) -> Tensor:
     """The input of the activation at some entries, (c, H D)."""
     u: Tensor | None = None
-    for rows, index in ((others, side.other), (own, side.group)):
+    for rows, end in zip((source, target), pattern.ends, strict=True):
         if rows is not None:
-            found = rows.index_select(0, index[e])
+            found = rows.index_select(0, end[e])
             u = found if u is None else u.add_(found)
     if edge is not None and weight is not None:
-        some = edge[e] if side.order is None else edge.index_select(0, side.order[e])
-        u = some @ weight if u is None else u.addmm_(some, weight)
+        u = edge[e] @ weight if u is None else u.addmm_(edge[e], weight)
     assert u is not None
     return u
 

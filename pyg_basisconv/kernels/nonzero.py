@@ -1,5 +1,6 @@
 """A linear layer in one step, like those in contract.py, on the rows of the A_k^T x that are not zero."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from ..backend import KERNELS
 from ..errors import reject
 from .contract import Rows, a_first
-from .op import compilable, derivative, differentiated_again, raw_apply
+from .op import compilable, recorded
 from .pattern import extremes
 
 
@@ -28,7 +29,7 @@ class NonzeroRows(NamedTuple):
         return rows.split_with_sizes(self.counts)
 
 
-def _sums(u: Tensor, weight: Tensor, bias: Tensor | None, at: NonzeroRows, N: int) -> Tensor:
+def _sums(at: NonzeroRows, N: int, u: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The rows of each member times its matrix, added up at their targets: (t, P), (K, P, Q) -> (N, Q)."""
     Q = weight.shape[2]
     y = u.new_zeros(N, Q) if bias is None else u.new_empty(N, Q).copy_(bias)  # never the bias itself
@@ -44,35 +45,36 @@ def _sums(u: Tensor, weight: Tensor, bias: Tensor | None, at: NonzeroRows, N: in
     return y
 
 
-class _ByNonzeroRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, A: Any, at: NonzeroRows) -> Tensor:
-        u = at.enter.expand_rows(x)  # (t, P)
-        ctx.save_for_backward(x, weight, bias, u)
-        ctx.A, ctx.at = A, at
-        return _sums(u, weight, bias, at, A.N)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, u = ctx.saved_tensors
-        at: NonzeroRows = ctx.at
-        if differentiated_again():
-            return *derivative(a_first, (x, weight, bias, ctx.A), grad), None
-        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        v = torch.empty_like(u) if needs_x else None  # (t, P) the gradient of u
-        grad_weight = torch.empty_like(weight) if needs_weight else None
-        members = zip(at.of_members(u), at.of_members(at.targets), at.of_members(u if v is None else v), strict=True)
-        for k, (rows, targets, into) in enumerate(members if needs_x or needs_weight else ()):
-            z = grad.index_select(0, targets)
-            if grad_weight is not None:
-                torch.mm(rows.t(), z, out=grad_weight[k])
-            if v is not None:
-                torch.mm(z, weight[k].t(), out=into)
-        grad_x = None if v is None else at.enter.adjoint.expand_rows(v)
-        return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None, None
+def _by_nonzero_rows(
+    A: Any, at: NonzeroRows, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, tuple[Tensor]]:
+    u = at.enter.expand_rows(x)  # (t, P)
+    return _sums(at, A.N, u, weight, bias), (u,)
 
 
-_record = raw_apply(_ByNonzeroRows)
+def _backward(
+    grad: Tensor,
+    needs: Sequence[bool],
+    fixed: tuple[Any, NonzeroRows],
+    tensors: Sequence[Tensor],
+    further: Sequence[Tensor],
+) -> tuple[Tensor | None, ...]:
+    (_, at), (_, weight, _), (u,) = fixed, tensors, further
+    needs_x, needs_weight, needs_bias = needs
+    v = torch.empty_like(u) if needs_x else None  # (t, P) the gradient of u
+    grad_weight = torch.empty_like(weight) if needs_weight else None
+    members = zip(at.of_members(u), at.of_members(at.targets), at.of_members(u if v is None else v), strict=True)
+    for k, (rows, targets, into) in enumerate(members if needs_x or needs_weight else ()):
+        z = grad.index_select(0, targets)
+        if grad_weight is not None:
+            torch.mm(rows.t(), z, out=grad_weight[k])
+        if v is not None:
+            torch.mm(z, weight[k].t(), out=into)
+    grad_x = None if v is None else at.enter.adjoint.expand_rows(v)
+    return grad_x, grad_weight, grad.sum(0) if needs_bias else None
+
+
+_record = recorded(2, _by_nonzero_rows, _backward, lambda A, at, x, weight, bias: a_first(x, weight, bias, A))
 
 
 def a_first_nonzero(x: Tensor, weight: Tensor, bias: Tensor | None, A: Any) -> Tensor:
@@ -91,7 +93,4 @@ def a_first_nonzero(x: Tensor, weight: Tensor, bias: Tensor | None, A: Any) -> T
     at: NonzeroRows | None = A.nonzero_rows
     if at is None:
         return a_first(x, weight, bias, A)
-    bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
-    if torch.is_grad_enabled():
-        return _record(x, weight, bias, A, at)  # type: ignore[no-any-return]
-    return _sums(at.enter.expand_rows(x), weight, bias, at, A.N)
+    return _record(A, at, x, weight, bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype))

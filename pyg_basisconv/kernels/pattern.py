@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -124,7 +123,7 @@ def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
         return _compress_compiled(group, other.to(group.dtype), num_groups)
     if _is_sorted(group):
         return Compressed(_ptr(group, num_groups, small), other.contiguous(), None)
-    if group.device.type == "cpu":
+    if group.device.type == "cpu" and coo_tocsr is not None:
         return _compress_by_counting(group, other, num_groups)
     grouped, order = torch.sort(group, stable=True)
     order = order.to(group.dtype)
@@ -169,12 +168,8 @@ def _compress_by_counting(group: Tensor, other: Tensor, num_groups: int) -> Comp
     rows, columns = group.numpy(), other.to(group.dtype).numpy()
     E, dtype = rows.size, rows.dtype
     place = np.arange(E, dtype=dtype)
-    if coo_tocsr is None:
-        both = [coo_array((data, (rows, place)), shape=(num_groups, E)).tocsr() for data in (columns, place)]
-        ptr, index, order = (a.astype(dtype) for a in (both[0].indptr, both[0].data, both[1].data))
-    else:
-        ptr, index, order = np.empty(num_groups + 1, dtype), np.empty(E, dtype), np.empty(E, dtype)
-        coo_tocsr(num_groups, E, E, rows, columns, place, ptr, index, order)
+    ptr, index, order = np.empty(num_groups + 1, dtype), np.empty(E, dtype), np.empty(E, dtype)
+    coo_tocsr(num_groups, E, E, rows, columns, place, ptr, index, order)
     return Compressed(torch.from_numpy(ptr), torch.from_numpy(index), torch.from_numpy(order))
 
 

@@ -126,7 +126,7 @@ def test_targets_out_of_range_are_refused(kernels: str) -> None:
     A = family()
     at = A.nonzero_rows._replace(targets=A.nonzero_rows.targets + 1)
     with pytest.raises((ValueError, IndexError)):
-        nonzero._sums(draw(9, 3), draw(5, 3, 2), None, at, 5)
+        nonzero._sums(at, 5, draw(9, 3), draw(5, 3, 2), None)
 
 
 N, E, P = 640, 1280, 64

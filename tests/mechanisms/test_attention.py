@@ -822,7 +822,7 @@ def test_pieces_of_a_hidden_layer_hold_few_numbers(
     monkeypatch.setattr(hidden_layer, "_CHUNK", held)
     node = torch.arange(6).repeat(2)
     ring = Pattern(node, (node + torch.arange(12) // 6 + 1) % 6, 6, 6)
-    found = [*hidden_layer._by_target(ring).chunks(4)]
+    found = [*hidden_layer._chunks(ring, 4)]
     assert [e.stop - e.start for _, e in found] == sizes
     assert [n.stop - n.start for n, _ in found] == [size // 2 for size in sizes]
 
