@@ -121,6 +121,8 @@ def _plans(layer: nn.Module, options: argparse.Namespace) -> Iterator[tuple[Basi
             reject("--types", "the number of types of edges, which this layer reads", None, "add --types R")
         if isinstance(error, ValueError):
             raise
+        if "edge_type" in str(error):
+            reject("--types", "a layer that reads types of edges", options.layer, "leave it out")
         reject("layer", "one that is called with x and edges", options.layer, "give its basis")
     return iter(found)
 

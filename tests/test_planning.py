@@ -69,6 +69,7 @@ def test_nothing_is_computed(capsys, monkeypatch) -> None:
         (("GCNConv", "8", "8", "--zeros", "1.5"), "zeros: expected a number from 0 to below 1, got 1.5"),
         (("Relations(3)", "8", "8"), "--types: expected the number of types of edges"),
         (("Relations(3)", "8", "8", "--types", "4"), "edge_type: expected"),
+        (("GCNConv", "8", "8", "--types", "3"), "--types: expected a layer that reads types of edges, got GCNConv"),
         (("RGATConv(num_relations=3)", "8", "8"), "--types: expected the number of types of edges"),
         (("DenseGCNConv", "8", "8"), "layer: expected one that is called with x and edges, got DenseGCNConv"),
         (("ChebConv(K=0)", "8", "8"), "layer: expected arguments that ChebConv can be made with, got AssertionError"),
