@@ -24,11 +24,9 @@ Reader = Callable[[Any], Tensor]  # from the x of a call to the rows that the fa
 class Binding(NamedTuple):
     """A call, bound.
 
-    Args:
-        inputs: the features, with the parameter that multiplies them.
-        family: reads the features.
-        graph: the one that the family is bound to, without content; None for a family that was bound before.
-        reads: takes the features from the x of a call.
+    inputs: the features, with the parameter that multiplies them; family: reads the features; graph: the one that the
+    family is bound to, without content, None for a family that was bound before; reads: takes the features from the x
+    of a call.
     """
 
     inputs: Inputs
@@ -53,14 +51,10 @@ def both(x: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def bind(layer: Any, basis: Basis, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
-    """Checks a call, and binds a basis to it.
+    """Checks a call, and binds a basis to it: the layer's own, or one without content that replaces it in this call.
 
-    Args:
-        layer: that is called.
-        basis: the layer's own, or one without content that replaces it in this call.
-        call: its arguments.
-        observed: whether the caller wants the weights that are computed from content.
-        seen: a witness of the tensors that the basis is bound to, if there is one.
+    observed: whether the caller wants the weights that are computed from content; seen: a witness of the tensors that
+    the basis is bound to, if there is one.
     """
     modules, x, edge_index = layer._modules, call.x, call.edge_index
     theta: Theta = modules["theta"]

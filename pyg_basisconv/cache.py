@@ -103,13 +103,8 @@ def without_cached(thing: object) -> dict[str, Any]:
 class View:
     """A view of a parameter, cached where no gradients are recorded for as long as the parameter has the same memory.
 
-    The numbers in it may change. It holds no reference to the parameter itself. A result of `make` that is not a view
-    is not cached.
-
-    Args:
-        parameters: a dictionary that has the parameter.
-        name: its key.
-        make: returns the view of the parameter that is there at the time.
+    The numbers in it may change. It holds no reference to the parameter itself, which it finds in a dictionary by name;
+    `make` returns the view of the one that is there at the time. A result that is not a view is not cached.
 
     >>> parameters = {"weight": torch.ones(2, 3)}
     >>> turned = View(parameters, "weight", lambda: parameters["weight"].t())

@@ -39,14 +39,8 @@ class Beside:
 
     While it is in force, on a GPU, the next product of these features computes it as well.
 
-    Args:
-        x: the features.
-        map: of these.
-        adds: whether the layer adds the result to that of its basis.
-
-    Attributes:
-        result: of the map; None while it is not computed.
-        added: whether it was added to what the basis gives.
+    adds: whether the layer adds the result to that of its basis; added: whether it was; result: None while it is not
+    computed.
 
     >>> with Beside(torch.ones(2, 3), Affine(torch.ones(4, 3)), True) as own:
     ...     own.result is None  # nothing was computed
@@ -112,10 +106,7 @@ def _mapped(side: int, x: Tensor, maps: Sequence[Affine]) -> list[Mapped]:
 class Inputs:
     """Features and the parameter that multiplies them. The products are cached, as basis and layer may both need them.
 
-    Args:
-        x: the features.
-        theta: the parameter.
-        summed: whether the layer sums these products; False if they are only scored.
+    summed: whether the layer sums these products; False if they are only scored.
     """
 
     def __init__(self, x: Tensor, theta: Theta, summed: bool = True) -> None:

@@ -380,9 +380,8 @@ class BasisConv(Messages):
     def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         r"""An empty tensor of the shape, (\*, N, Q), dtype and device of a call's result; reads no numbers.
 
-        Args:
-            given: the arguments of the call by name; for a bound basis `onto`, the grid of its targets or N.
-            unknown: makes a symbol for a number of targets that depends on the numbers in `batch`.
+        given: the arguments of the call; for a bound basis `onto`, the grid of its targets or N; unknown: makes a
+        symbol for a number of targets that depends on the numbers in `batch`.
         """
         x = given["x"]
         source, target = x if isinstance(x, tuple | list) else (x, None)

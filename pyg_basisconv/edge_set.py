@@ -24,12 +24,7 @@ class EdgeSet:
     K members of a node side by side. For a single matrix these patterns are the same.
 
     Args:
-        K: the number of matrices.
-        M: the number of sources.
-        N: the number of targets.
-        type: (E,) the matrix of each edge. With K = 1 it is not read, but may be there, see `with_types`.
-        source: (E,) the source of each edge.
-        target: (E,) its target.
+        type, source, target: (E,) of each edge. With K = 1 the type is not read, but may be there, see `with_types`.
         alive: (E,) False for edges that do not exist; None if all do. The portable path cannot leave edges out, and
             gives them the weight 0.
 

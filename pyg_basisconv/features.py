@@ -19,18 +19,10 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def read_features(
     x: Any, M: int | None, N: int | None, found: int | None, theta: Theta, reads_target: bool
 ) -> tuple[Tensor, int, int, int | None]:
-    """Checks the features of a call.
+    """Checks the features of a call. M, N: of the user's `size`; found: N as the edges say it, used if neither x nor
+    `size` does; reads_target: whether the basis reads the target's own features.
 
-    Args:
-        x: as the user gave it.
-        M: the number of sources in the user's `size`, or None.
-        N: the number of targets in it, or None.
-        found: N as the edges say it, used if neither x nor `size` does.
-        theta: the parameter that multiplies x.
-        reads_target: whether the basis reads the target's own features.
-
-    Returns:
-        The rows that the basis reads, M, N, and the row of the first target's own features.
+    Returns the rows that the basis reads, M, N, and the row of the first target's own features.
     """
     if not isinstance(x, tuple | list):
         check_features(x, "x", theta)

@@ -113,11 +113,7 @@ class Graph:
         return self._replace(_edge_attr=edge_attr)
 
     def masked(self, mask: Tensor | None) -> "Graph":
-        """The same graph, with the normalised weight of each edge multiplied by its mask; None removes the mask.
-
-        Args:
-            mask: (E,) numbers.
-        """
+        """The same graph, with the normalised weight of each edge multiplied by its mask, (E,); None removes it."""
         return self._replace(mask=None if mask is None else mask.to(self.acc_dtype))
 
     @property

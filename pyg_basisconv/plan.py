@@ -82,14 +82,7 @@ def check_order(order: object) -> None:
 
 @lru_cache(maxsize=1024)
 def plan(problem: Problem, order: str = "auto") -> Plan:
-    """Chooses an order, or checks a forced one.
-
-    Args:
-        problem: the sizes.
-        order: 'auto', or the name of an order.
-
-    Raises:
-        ValueError: a forced order is not possible here, with the reason.
+    """Chooses an order, for 'auto', or rejects a forced one that is not possible here, with the reason.
 
     >>> from pyg_basisconv.costs import Work
     >>> Cora = Problem(K=3, M=2708, N=2708, P=1433, Q=16, B=1, inner=16,
@@ -142,12 +135,8 @@ def _has_no_values(t: Tensor) -> bool:
 def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messages: bool) -> Problem:
     """The sizes of a call.
 
-    Args:
-        inputs: the features and the parameter.
-        family: the bound basis.
-        order: that the user asks for, or 'auto'.
-        cached: whether results that depend on the features alone are cached.
-        messages: whether PyG's message passing is used.
+    order: that the user asks for, or 'auto'; cached: whether results that depend on the features alone are cached;
+    messages: whether PyG's message passing is used.
     """
     # What draws is planned as with gradients: a reentrant checkpoint evaluates it first without, then with them, and in
     # another order it would draw otherwise.

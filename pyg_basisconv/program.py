@@ -111,15 +111,7 @@ class Programs:
         return kept.value
 
     def keep(self, key: Hashable, basis: Any, call: Call, program: Program, seen: Witness) -> None:
-        """Keeps a program, unless the tensors that it was made from have changed meanwhile.
-
-        Args:
-            key: of the call, see `call_key`.
-            basis: of the layer.
-            call: the call that the program was made for.
-            program: the program.
-            seen: a witness of the tensors, from before the program was made; see `witness`.
-        """
+        """Keeps a program, unless the tensors that it was made from have changed since `seen`, see `witness`."""
         if seen.compares and not seen.agrees(_parts(basis, call)):  # a change of integers changes the key
             return
         kept = self._kept
@@ -230,10 +222,7 @@ def call_key(layer: Any, call: Call) -> Hashable | None:
 def form(layer: Any, key: Any, call: Call) -> Hashable | None:
     """The key that a call shares with calls on other graphs of about its size; None if sizes depend on its numbers.
 
-    Args:
-        layer: whose call it is.
-        key: of the call, see `call_key`.
-        call: its arguments.
+    key: its own, see `call_key`.
     """
     about, shapes, _, others = key
     basis = layer._modules["basis"]

@@ -43,25 +43,14 @@ def read_graph(
 ) -> Graph:
     """Reads a graph. The same unchanged tensors give the same `Graph`, with all that was derived from it.
 
-    Args:
-        edge_index: a `Layout`; or (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed adjacency (N, M) as
-            in PyG (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`); or None for no edges.
-        edge_weight: (E,) or (E, K) floating point.
-        edge_type: (E,) integers.
-        size: (M, N), or one number for both; None is inferred from the edges.
-        dtype: of the weights; None for that of edge_weight, or torch's default.
-        device: of x, on which all tensors have to be.
-        flow: as in PyG; "target_to_source" reverses every edge.
-        batch: (M,) integers.
-        lambda_max: for Laplacians.
-        target_row: see `Graph`.
-        sources: see `Graph`.
-        grid: see `Graph`.
-        seen: a witness of the tensors, if one was made before the call; in the order of the arguments.
-        in_each_call: whether the weights are read in each call, so that nothing that depends on them is kept.
+    The edges are a `Layout`; or (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed adjacency (N, M) as in
+    PyG (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`); or None for none. Their weights are (E,) or
+    (E, K) floating point, their types (E,) integers. What `size`, (M, N) or one number for both, leaves open is
+    inferred from the edges, and the dtype from the weights. All tensors have to be on the device, that of x. For the
+    rest see `Graph`.
 
-    Raises:
-        ValueError: if an argument does not fit, with what was expected, what came, and the fix.
+    seen: a witness of the tensors, if one was made before the call, in the order of the arguments; in_each_call:
+    whether the weights are read in each call, so that nothing that depends on them is kept.
 
     >>> graph = read_graph(torch.tensor([[0, 1], [1, 2]]))
     >>> graph.M, graph.N, graph.target.tolist()

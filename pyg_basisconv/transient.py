@@ -21,12 +21,8 @@ class TransientEdges:
     kernel makes the matrices, groups their entries and multiplies, forward and backward. The sums are those of the
     bound family, bit by bit, and what is rarely needed is left to that. See `kernels.contract.Rows`.
 
-    Args:
-        basis: the family.
-        letters: its matrices, see `Basis.letters`.
-        graph: with edges in arrays, which nobody else writes to.
-        K: how many matrices: one for each letter, or 1, their sum.
-        turned: whether they are transposed.
+    letters: see `Basis.letters`; graph: with edges in arrays, which nobody else writes to; K: how many matrices, one
+    for each letter, or 1, their sum; turned: whether they are transposed.
 
     >>> from pyg_basisconv import bases
     >>> basis = bases.Identity() + bases.Adjacency("mean")

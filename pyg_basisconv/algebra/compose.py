@@ -215,11 +215,8 @@ def _layer(module: nn.Module) -> nn.Module:
 def linear_layer(module: nn.Module, name: str, images: bool, made: nn.Module | None = None) -> BasisConv:
     """A layer as a BasisConv; rejects layers that are not affine, or whose basis depends on the features.
 
-    Args:
-        module: the layer as it is given.
-        name: the name of the argument, for errors.
-        images: whether the other layer is one on images.
-        made: its conversion, if there is one already.
+    name: of the argument, for errors; images: whether the other layer is one on images; made: the conversion, if there
+    is one already.
     """
     fix = "compose layers that have nothing else between them"
     if not isinstance(module, nn.Module):

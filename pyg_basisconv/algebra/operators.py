@@ -19,13 +19,8 @@ from .gram import Places
 class Operator:
     """A linear operator, whose entries at some places can be read for some channels of x at a time.
 
-    Args:
-        places: of the entries.
-        P: the number of channels of x.
-        Q: the number of channels of y.
-
-    Attributes:
-        outside: the squared norm of all other entries of the channels that were read so far.
+    P, Q: the number of channels of x and y; outside: the squared norm of all other entries of the channels that were
+    read so far.
     """
 
     def __init__(self, places: Places, P: int, Q: int) -> None:
@@ -46,12 +41,8 @@ class Operator:
 
 
 class Numbers(Operator):
-    """An operator given as a tensor: (M, N, P, Q), or (M, N) for one channel, dense or sparse.
-
-    Args:
-        phi: the tensor; a sparse one is sparse in m and n, and maybe in p, or in p and q.
-        places: of the entries that are read.
-        sizes: M, N.
+    """An operator given as a tensor: (M, N, P, Q), or (M, N) for one channel, dense, or sparse in m and n, and maybe in
+    p, or in p and q.
     """
 
     def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
@@ -104,12 +95,7 @@ class LayerOperator(Operator):
     r"""An operator given as a layer, by its bound basis and its parameter.
 
     Its P Q pairs of channels are turned into K' orthonormal mixtures, where that is fewer: norms of residuals are the
-    same.
-
-    Args:
-        bound: the basis A'.
-        weight: Theta', (K', P, Q).
-        places: of the entries that are read.
+    same. weight: Theta', (K', P, Q).
     """
 
     def __init__(self, bound: BoundBasis, weight: Tensor, places: Places) -> None:

@@ -20,13 +20,7 @@ def colours(source: Tensor, target: Tensor, M: int, N: int) -> list[int]:
     """A colour for each source, so that no two of one colour have a common target; -1 for sources without targets.
 
     It is the greedy colouring of sparse Jacobians (Curtis, Powell and Reid, 1974): a window needs about as many colours
-    as it has taps.
-
-    Args:
-        source: (E,) in order.
-        target: (E,)
-        M: the number of sources.
-        N: the number of targets.
+    as it has taps. source, target: (E,), by source.
 
     >>> edges = torch.tensor([[0, 0, 1, 1, 2, 2, 3], [0, 1, 1, 2, 2, 3, 3]])
     >>> colours(*edges, 5, 4)
@@ -55,16 +49,8 @@ def _split(numbers: Tensor, size: int, count: int) -> tuple[Tensor, ...]:
 
 
 class Probed(Operator):
-    r"""A linear function :math:`y = f(x)` of (B, M, P), whose entries at some places are wanted.
-
-    Args:
-        function: f, from (B, M, P) to (B, N, Q), for any B.
-        places: which ones.
-        sizes: M, N.
-        in_channels: P.
-
-    Raises:
-        ValueError: a function of something else, or that is not linear.
+    r"""A linear function :math:`y = f(x)` from (B, M, P) to (B, N, Q), for any B, whose entries at some places are
+    wanted; rejects functions of something else, and those that are not linear.
     """
 
     def __init__(
@@ -141,9 +127,7 @@ class Probed(Operator):
     def _probed(self, channels: range, colour: Tensor) -> tuple[Tensor, float]:
         """(U, g, Q) what all sources of one colour give at once, at their places; the squared norm of all else.
 
-        Args:
-            channels: of x, one at a time.
-            colour: (M,) of the sources; -1 for those that are left out.
+        colour: (M,) of the sources; -1 for those that are left out.
         """
         g, outside = len(channels), 0.0
         values = torch.empty(self.rows, g, self.Q, dtype=torch.float64, device=self.device)

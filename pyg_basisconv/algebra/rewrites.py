@@ -46,11 +46,8 @@ def keeps_constants(basis: Basis) -> bool:
 
 
 def followed(theta: Theta, matrix: Tensor) -> Theta:
-    r""":math:`\Theta_k T`, in the same kind of parameter where that needs no more numbers.
-
-    Args:
-        theta: of K matrices (P, Q).
-        matrix: T, (Q, R), or (Q,) a diagonal.
+    r""":math:`\Theta_k T`, (P, Q) times (Q, R), or (Q,) a diagonal; in the same kind of parameter where that needs no
+    more numbers.
 
     >>> followed(Depthwise().build(9, 4, 4), torch.ones(4)), followed(Depthwise().build(9, 4, 4), torch.ones(4, 2))
     (Depthwise(), Full())
@@ -80,11 +77,8 @@ def followed(theta: Theta, matrix: Tensor) -> Theta:
 
 
 def preceded(theta: Theta, matrix: Tensor) -> Theta:
-    r""":math:`T \Theta_k`, in the same kind of parameter where that needs no more numbers.
-
-    Args:
-        theta: of K matrices (P, Q).
-        matrix: T, (R, P), or (P,) a diagonal.
+    r""":math:`T \Theta_k`, (R, P), or (P,) a diagonal, times (P, Q); in the same kind of parameter where that needs no
+    more numbers.
 
     >>> preceded(Separable().build(9, 4, 8), torch.ones(5, 4)).dense().shape
     torch.Size([9, 5, 8])

@@ -40,12 +40,9 @@ _RECORDS: dict[int, Record] = {}  # by the number in their ticket
 
 
 def keep_record(found: Sequence[Tensor], leaves: list[Tensor], saved: "SavedArguments") -> Tensor:
-    """Keeps the record of these results while the ticket that is returned lives; 0 is in it if there is none.
+    """Keeps the record of results while the ticket that is returned lives; 0 is in it if there is none.
 
-    Args:
-        found: the results.
-        leaves: the arguments that need a gradient.
-        saved: of this evaluation.
+    leaves: the arguments that need a gradient.
     """
     ticket = torch.zeros((), dtype=torch.int64, device="cpu")
     if any(y.requires_grad for y in found):

@@ -182,14 +182,7 @@ def attend(made: Pieces, z: Tensor, *tensors: Tensor) -> Tensor:
     r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e z_{source(e)}` of C copies, with computed weights w.
 
     Nothing of the length of the entries is stored: the backward pass computes the weights again, and only second
-    derivatives hold them all. `attention` is faster where the entries are few enough to be stored.
-
-    Args:
-        made: how.
-        z: (C, M, W).
-        tensors: (C, ...) each.
-
-    Returns:
-        (C, N, W).
+    derivatives hold them all. `attention` is faster where the entries are few enough to be stored. From z, (C, M, W),
+    and tensors (C, ...) to (C, N, W).
     """
     return _record(made, z, *tensors)

@@ -176,16 +176,8 @@ _record_theta_first: Callable[..., Tensor] = raw_apply(_ThetaFirst)
 def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     r""":math:`\sum_k (A_k^\top x) \Theta_k + b`: sparse products at width P.
 
-    Differentiable in x, weight and bias, any number of times; the expansions are saved for the backward pass.
-
-    Args:
-        x: (M, P).
-        weight: (K, P, Q).
-        bias: (Q,) or None.
-        A: the family.
-
-    Returns:
-        (N, Q).
+    (M, P), (K, P, Q), (Q) or None -> (N, Q); differentiable in x, weight and bias, any number of times. The expansions
+    are saved for the backward pass.
     """
     return times_theta(_products(x, A), weight, bias)
 

@@ -50,13 +50,7 @@ _record = recorded(
 def edge_products(c: int, pattern: Pattern, *sides: Tensor | None) -> Tensor:
     r"""The scores :math:`(k_m + a_{mn}) \cdot (q_n + b_{mn})` of c heads. Both factors are stored at all entries.
 
-    Args:
-        c: the number of heads.
-        pattern: of the entries.
-        sides: k, (M, c D); q, (N, c D); a and b, (E, c D) by target, or None.
-
-    Returns:
-        (E, c) by target.
+    From k, (M, c D); q, (N, c D); a and b, (E, c D) by target, or None; to (E, c) by target.
 
     >>> import torch
     >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)

@@ -105,14 +105,9 @@ def looped(edges: List, N: int) -> List:
 def over_degrees(edges: List, K: int, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
     """(E,) the weights of edges of weight 1, over the degrees of their ends in the matrix that each is of.
 
-    Args:
-        edges: of K matrices.
-        K: how many.
-        sizes: (M, N).
-        norm: 'mean', over the number of edges into the target; 'rw', over that of the edges out of the source; 'sym',
-            over the square roots of those into the source and into the target, zero where a source has none; 'ends',
-            of those out of the source and into the target.
-        dtype: of the weights.
+    norm: 'mean', over the number of edges into the target; 'rw', over that of the edges out of the source; 'sym', over
+    the square roots of those into the source and into the target, zero where a source has none; 'ends', of those out of
+    the source and into the target.
 
     >>> over_degrees(List(0, np.array([0, 1, 2]), np.array([2, 2, 1]), None), 1, (3, 3), "mean", torch.float32)
     array([0.5, 0.5, 1. ], dtype=float32)
@@ -177,13 +172,8 @@ def _degrees(ends: Array, size: int, dtype: torch.dtype) -> Array:
 def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: str, dtype: torch.dtype) -> Matrix:
     """A family of K matrices as one, grouped by target.
 
-    Args:
-        lists: the entries.
-        K: how many matrices.
-        sizes: (M, N).
-        members: the end whose K members stand apart: 'target', for a matrix from M to N K, or 'source', for one from
-            M K to N.
-        dtype: of the weights.
+    members: the end whose K members stand apart: 'target', for a matrix from M to N K, or 'source', for one from M K to
+    N.
     """
     (M, N), at_target = sizes, members == "target"
     if _compiled(lists[0]):
@@ -209,14 +199,8 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
 def paired(lists: Sequence[List], K: int, sizes: tuple[int, int], dtype: torch.dtype) -> tuple[List, Array, list[int]]:
     """A family of K matrices by the pairs of a member and a target that an entry leads to, those of a member together.
 
-    Args:
-        lists: the entries, at least one.
-        K: how many matrices.
-        sizes: (M, N).
-        dtype: of the weights.
-
-    Returns:
-        The entries, with pairs for targets; the target of each pair; and how many pairs each member has.
+    Returns the entries, at least one, with pairs for targets; the target of each pair; and how many pairs each member
+    has.
 
     >>> edges = List(np.array([1, 0, 1]), np.array([0, 1, 2]), np.array([3, 3, 3]), None)
     >>> entries, at, counts = paired([edges], 2, (4, 4), torch.float32)

@@ -79,16 +79,7 @@ _record = recorded(2, _by_nonzero_rows, _backward, lambda A, at, x, weight, bias
 
 def a_first_nonzero(x: Tensor, weight: Tensor, bias: Tensor | None, A: Any) -> Tensor:
     r""":math:`\sum_k (A_k^\top x) \Theta_k + b` as `a_first`, but each Theta_k multiplies only the nonzero rows of
-    A_k^T x; all rows, if the family cannot tell which these are.
-
-    Args:
-        x: (M, P).
-        weight: (K, P, Q).
-        bias: (Q,) or None.
-        A: the family, with an attribute `nonzero_rows`.
-
-    Returns:
-        (N, Q).
+    A_k^T x; all rows, if `nonzero_rows` of the family is None.
     """
     at: NonzeroRows | None = A.nonzero_rows
     if at is None:

@@ -31,12 +31,8 @@ def raw_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 def derivative(
     plain: Callable[..., Tensor | Sequence[Tensor]], inputs: Sequence[Any], grad: Tensor | Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """The derivative of a plain form by its inputs, None for those that need none; differentiable again.
-
-    Args:
-        plain: a function of the inputs, made of torch operations.
-        inputs: its arguments, tensors and others.
-        grad: the gradient of its result, or of each of its results.
+    """The derivative of a plain form by its inputs, tensors and others, None for those that need none; differentiable
+    again. grad: the gradient of its result, or of each of its results.
     """
     with torch.enable_grad():
         # Views cut the graph, in case one input was computed from another.

@@ -159,16 +159,9 @@ def spmm_raw(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: 
 def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | None = None) -> Tensor:
     r"""Sparse-dense product :math:`y_n = \sum_{e: target(e) = n} weight_e \, x_{source(e)}`.
 
-    Deterministic, twice differentiable in `x` and `weight`, and without arrays of size E x W, forward and backward.
-
-    Args:
-        x: (M, W) dense.
-        weight: (E,) in the order of `pattern.by_target`, or None for ones.
-        pattern: of the entries.
-        t_weight: (E,) the weights in the order of `pattern.by_source`, if they are constant and known.
-
-    Returns:
-        (N, W), of the dtype of x.
+    (M, W) -> (N, W), in the dtype of x. Deterministic, twice differentiable in `x` and `weight`, and without arrays of
+    size E x W, forward and backward. The weights, (E,), or None for ones, are in the order of `pattern.by_target`; if
+    they are constants, `t_weight` may have them in that of `pattern.by_source`.
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> spmm(torch.tensor([[1.], [2.], [4.]]), None, pattern)
@@ -237,13 +230,7 @@ sddmm_raw = recorded(
 def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     r"""Sampled product :math:`s_e = \langle x_{source(e)}, y_{target(e)} \rangle`, in the order of `pattern.by_target`.
 
-    Args:
-        x: (M, W).
-        y: (N, W).
-        pattern: of the entries.
-
-    Returns:
-        (E,), of the dtype of x.
+    (M, W), (N, W) -> (E,), in the dtype of x.
 
     >>> pattern = Pattern(torch.tensor([1, 0]), torch.tensor([0, 0]), 2, 1)
     >>> sddmm(torch.tensor([[1.], [2.]]), torch.tensor([[3.]]), pattern)

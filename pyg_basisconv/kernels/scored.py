@@ -299,17 +299,9 @@ def scored_attention(
 
 @with_plain(plain_attention)
 def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern) -> Tensor:
-    r"""`scored_attention` with given weights or scores, heads first.
+    r"""`scored_attention` with given weights, or scores if `normalised`, heads first.
 
-    Args:
-        values: (c, E) the weights w; or their scores.
-        factor: (c, E) f, or None for ones.
-        z: (c, M, W).
-        normalised: whether w is the softmax of the values over the entries of each target.
-        pattern: of the entries.
-
-    Returns:
-        (c, N, W), in memory of order (N, c, W).
+    (c, E) the values, (c, E) the factors, or None for ones, (c, M, W) -> (c, N, W), in memory of order (N, c, W).
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> z = torch.tensor([[[2.], [4.], [8.]]] * 2)

@@ -171,15 +171,8 @@ def _arrays(pattern: Pattern, *tensors: Tensor) -> Arrays:
 def expand(x: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     r"""All products :math:`y_{nk} = \sum_{e: target(e) = n} weight_{ek} \, x_{source(e)}`.
 
-    Deterministic, and differentiable in `x` and `weight` any number of times.
-
-    Args:
-        x: (M, W).
-        weight: (E, K) in the order of `pattern.by_target`.
-        pattern: of the entries.
-
-    Returns:
-        (N, K W), the members side by side.
+    Deterministic, and differentiable in `x` and `weight` any number of times. (M, W) -> (N, K W), the members side by
+    side, with weights (E, K) in the order of `pattern.by_target`.
 
     >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
     >>> expand(torch.tensor([[1.], [2.]]), torch.tensor([[1., 0.], [1., 10.]]), pattern)
@@ -202,11 +195,7 @@ def combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
 
 
 class Expanded(Products):
-    """The products of `expand`, (N, W) each, which are made where they are read.
-
-    Args:
-        x, weight, pattern: see `expand`.
-    """
+    """The products of `expand`, (N, W) each, which are made where they are read."""
 
     def __init__(self, x: Tensor, weight: Tensor, pattern: Pattern) -> None:
         self.x, self.weight, self.pattern = x, weight, pattern

@@ -17,10 +17,7 @@ _TILE = {"cpu": 1 << 18, "cuda": 1 << 26}  # gathered numbers per tile
 class Matchings:
     """Index pairs of K matrices of zeros and ones, M x N, with at most one 1 per row and column.
 
-    Args:
-        pairs: for each matrix, the sources and the targets of its ones.
-        M: the number of sources.
-        N: the number of targets.
+    pairs: for each matrix, the sources and the targets of its ones.
 
     >>> pairs = [(torch.tensor([0, 1]), torch.tensor([1, 0])), (torch.tensor([1]), torch.tensor([1]))]
     >>> matchings = Matchings(pairs, 2, 2)
@@ -116,15 +113,7 @@ def gather_matmul(x: Tensor, weight: Tensor, matchings: Matchings) -> Tensor:
 
     Targets without a source are multiplied as zeros, so members should be dense, see `Matchings.is_dense`.
     Differentiable in both, any number of times; the backward pass gathers the rows again, and only second derivatives
-    store them.
-
-    Args:
-        x: (*, M, P).
-        weight: (K, P, Q).
-        matchings: the index pairs of K members.
-
-    Returns:
-        (*, N, Q).
+    store them. (*, M, P), (K, P, Q) -> (*, N, Q).
 
     >>> pairs = [(torch.tensor([0, 1]), torch.tensor([1, 0])), (torch.tensor([1]), torch.tensor([1]))]
     >>> matchings = Matchings(pairs, 2, 2)

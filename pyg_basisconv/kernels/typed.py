@@ -119,15 +119,8 @@ class _Rows(NamedTuple):
 class Pairs:
     """Typed edges by the pair (k, n) of type and target that each of them goes to.
 
-    Args:
-        kind: (E,) the type k of each edge, 0 .. K-1.
-        source: (E,) its source, 0 .. M-1.
-        target: (E,) its target n, 0 .. N-1.
-        sizes: (K, M, N).
-
-    Attributes:
-        count: how many pairs there are.
-        members: how many of the K members have an edge.
+    kind, source, target: (E,) k, m and n of each edge; sizes: (K, M, N); count: how many pairs there are; members: how
+    many of the K members have an edge.
 
     >>> pairs = Pairs(torch.tensor([1, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), (2, 4, 4))
     >>> pairs.count, pairs.at.tolist(), pairs.members
@@ -370,16 +363,9 @@ def typed_matmul(
     made. Deterministic; differentiable any number of times; the products A_k^T x are not kept, but made again, and only
     second derivatives store them.
 
-    Args:
-        x: (*, M, P), or (*, N, P) where turned.
-        weight: (K, g, P / g, Q / g), the blocks on the diagonal of each W_k.
-        edge: (E,) the weights of the edges in the order of `pairs`, or None for ones.
-        pairs: the edges.
-        turned: apply A_k instead of its transpose.
-        held: where to keep what follows from the weights of the edges, if these are the same in each call.
-
-    Returns:
-        (*, N, Q), or (*, M, Q) where turned.
+    From (*, M, P) to (*, N, Q); where turned, to apply A_k instead of its transpose, from (*, N, P) to (*, M, Q).
+    weight: (K, g, P / g, Q / g), the blocks on the diagonal of each W_k; edge: (E,) the weights of the edges in the
+    order of `pairs`, or None for ones; held: where to keep what follows from these, if they are the same in each call.
 
     >>> pairs = Pairs(torch.tensor([1, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), (2, 4, 4))
     >>> weight = torch.tensor([[[[10.]]], [[[1.]]]])

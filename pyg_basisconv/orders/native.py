@@ -79,13 +79,7 @@ class NativeKernel(Order):
 
 
 def after_theta(fast: Any, theta: Theta, width: int) -> Native:
-    """Theta first, then a family that a kernel evaluates at the cost `native_cost`.
-
-    Args:
-        fast: the family.
-        theta: the parameter.
-        width: P.
-    """
+    """Theta first, then a family that a kernel evaluates at the cost `native_cost`. width: P."""
 
     def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
         return add_bias(theta.gather(fast, inputs.projected), bias)
