@@ -454,7 +454,7 @@ def test_features_without_columns_are_not_read(kind: str) -> None:
     normalised=st.booleans(),
     factors=st.booleans(),
     shared=st.booleans(),
-    sizes=st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 20)),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 12)),
     seed=st.integers(0, 1000),
 )
 def test_features_of_entries_and_sizes(seed: int, **arguments: Any) -> None:
@@ -465,9 +465,9 @@ def test_features_of_entries_and_sizes(seed: int, **arguments: Any) -> None:
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("kind", ["terms", "projected", "keys", "keys and values"])
 def test_features_of_long_rows(kind: str) -> None:
-    """Targets of ten entries and more, which several programs share; heads in several blocks."""
+    """Targets and sources of ten entries and more, which several programs share; heads in several blocks."""
     for c, W in ((2, 3), (9, 33)):
-        check_features(WithFeatures(kind, c=c, W=W, factors=True, sizes=(4, 3, 40)))
+        check_features(WithFeatures(kind, c=c, W=W, factors=True, sizes=(2, 2, 24)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
@@ -483,7 +483,7 @@ def test_features_whose_gradients_are_asked_for_one_by_one(kind: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["features", "to_values", "to_keys"])
 def test_wrong_features_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case, made = WithFeatures("keys and values"), TritonAttend.__init__
+    case, made = WithFeatures("keys and values", sizes=SMALL), TritonAttend.__init__
 
     def make(self: Any, *args: Any) -> None:
         made(self, *args)
