@@ -19,7 +19,7 @@ from ..theta import Kernel, Pass
 from .build import META, check_parameters, parameter
 from .composite import Composite
 from .layers import PrintsAsBase
-from .registry import Options, Unchanged, add_checks, combinations, rule
+from .registry import Options, Unchanged, combinations, rule
 
 
 class ConvertedGrid(PrintsAsBase, GridConv):
@@ -226,19 +226,13 @@ for _n in (1, 2, 3):
             *combinations({"padding": 1}, in_channels=(1, 4), out_channels=(1, 6)),
             _last(_n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 2, 1), dilation=(1, 1, 2)),
             {"padding_mode": "reflect"} | _last(_n, kernel_size=(2, 1, 3), stride=(2, 1, 1), padding=(1, 0, 2)),
-        ],
-    )(convolution)
-    add_checks(
-        _conv,
-        "CNN, grouped and depthwise",
-        [
             {"groups": 2, "padding": 1},
             {"groups": 2, "stride": 2, "padding": 1, "bias": False, "padding_mode": "circular"},
             {"groups": 4, "out_channels": 4, "padding": 1},
             {"groups": 4, "out_channels": 4, "stride": 2, "dilation": 2, "padding": 2, "padding_mode": "replicate"},
             {"groups": 4, "out_channels": 8, "dilation": 2, "padding": "same"},
         ],
-    )
+    )(convolution)
     rule(
         _transposed,
         "CNN, transposed",

@@ -27,14 +27,16 @@ class Rule(NamedTuple):
     """How layers of one type are rebuilt.
 
     node_dim: the axis of their nodes.
-    checked: the options that the rule is checked under, by the name of the system that they make of the layer.
+    system: what the layer is called in the table of `verify`; empty for one that is not there.
+    checked: the options that the rule is checked under.
     given: options that it takes in the place of the layer's defaults.
     alone: whether only the layer itself is converted, and not where a model has it: its own code is as fast.
     """
 
     rebuild: Callable[[Any], nn.Module]
     node_dim: int
-    checked: dict[str, list[Options]]
+    system: str
+    checked: list[Options]
     given: Options
     alone: bool
 
@@ -75,16 +77,10 @@ def rule(
     def register(function: Rebuild) -> Rebuild:
         flags = turned_round(layer, fixed)
         every = [(given or {}) | one for one in flags + [one for one in options if one not in flags]]
-        checked = {system: every} if system else {}
-        _RULES[layer] = Rule(function, node_dim, checked, given or {}, alone)
+        _RULES[layer] = Rule(function, node_dim, system, every, given or {}, alone)
         return function
 
     return register
-
-
-def add_checks(layer: type, system: str, options: Sequence[Options]) -> None:
-    """Adds options that the rule of a layer is checked under, which make another system of it."""
-    _RULES[layer].checked[system] = list(options)
 
 
 def turned_round(layer: type, fixed: Sequence[str] = ()) -> list[Options]:
@@ -124,7 +120,7 @@ def combinations(more: Options | None = None, **values: Sequence[Any]) -> list[O
 
 def share_rule(layer: type, other: type) -> None:
     """Gives another class the rule of a layer."""
-    _RULES[other] = _RULES[layer]._replace(checked={})
+    _RULES[other] = _RULES[layer]._replace(system="")
 
 
 def known_layers() -> dict[type, Options]:
@@ -145,8 +141,8 @@ def sweeps() -> dict[str, dict[type, Sequence[Options]]]:
     """The options that rules are checked under, by the name of the system and by layer."""
     found: dict[str, dict[type, Sequence[Options]]] = {}
     for layer, known in _RULES.items():
-        for system, options in known.checked.items():
-            found.setdefault(system, {})[layer] = options
+        if known.system:
+            found.setdefault(known.system, {})[layer] = known.checked
     return found
 
 

@@ -1,7 +1,7 @@
 """Mechanisms, and the scores that they compute from content."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -158,17 +158,10 @@ class Mechanism(nn.Module):
     depth = 1  # the nesting depth, see `check_depth`
     is_zero = False  # whether all scores are zero
     changes = 0  # the number of times that an attribute was set
-    weight: nn.Parameter
-    source: nn.Parameter
-    target: nn.Parameter
-    key: nn.Parameter
-    query: nn.Parameter
-    key_edge: nn.Parameter
-    query_edge: nn.Parameter
-    gate: nn.Parameter
-    edge: nn.Parameter
-    out: nn.Parameter
-    bias: nn.Parameter
+
+    if TYPE_CHECKING:  # parameters
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

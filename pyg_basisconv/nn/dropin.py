@@ -3,7 +3,7 @@
 import functools
 import threading
 from copy import copy
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import nn
 from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_torch_dispatch_stack
@@ -43,7 +43,7 @@ class DropIn(nn.Module):
 
     original: type[nn.Module]  # the class that it replaces
     _evaluators: _Evaluators
-    _unchecked = False  # True in a layer that was made lazy, until its options are known to be covered
+    _unchecked = False  # True from the constructor on until its options are known to be covered: of lazy layers, later
 
     @property
     def converted(self) -> nn.Module:
@@ -51,7 +51,9 @@ class DropIn(nn.Module):
         return convert(self)
 
     def _evaluator(self) -> Evaluator | None:
-        """A new evaluator, as there is none or the layer has changed; None where PyG's own forward computes it."""
+        """A new evaluator, as there is none or the layer has changed; None where PyG's own forward computes it, as
+        always for subclasses with messages of their own. Rejects options that no rule covers, if they are unchecked.
+        """
         kept = self._evaluators
         if kept.found is None and (kept.known or is_lazy(self)):
             return None
@@ -59,25 +61,12 @@ class DropIn(nn.Module):
             kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
         except Unchanged as reason:  # an option was changed after the constructor
             if self._unchecked:
-                self._refuse(reason)
+                of = "torch.nn" if self.original.__module__.startswith("torch.") else "torch_geometric.nn"
+                fix = f"import this one from {of}"
+                reject(type(self).__name__, "options that its recipe covers", f"others: {reason}", fix)
             kept.found = None
         kept.known, self._unchecked = True, False
         return kept.found
-
-    def _check(self) -> None:
-        """Rejects options that no rule covers; PyG's forward always computes subclasses with messages of their own."""
-        if _overrides(type(self)):
-            return
-        try:
-            self._evaluators.found = Evaluator(self, self.original)
-            self._evaluators.known, self._unchecked = True, False
-        except Unchanged as reason:
-            self._refuse(reason)
-
-    def _refuse(self, reason: Unchanged) -> NoReturn:
-        name, others = type(self).__name__, f"others: {reason}"
-        of = "torch.nn" if self.original.__module__.startswith("torch.") else "torch_geometric.nn"
-        reject(name, "options that its recipe covers", others, f"import this one from {of}")
 
     def _changed(self) -> None:
         vars(self)["_evaluators"] = _Evaluators()
@@ -150,9 +139,8 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         vars(self)["_evaluators"] = _Evaluators()
         own_init(self, *args, **kwargs)
-        self._unchecked = is_lazy(self)  # until the call that makes its widths known
-        if not self._unchecked:
-            self._check()
+        self._unchecked = True
+        self._evaluator()
 
     @functools.wraps(own_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -166,8 +154,8 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
             y = own_forward(self, *args, **kwargs)
             if kept.known:
                 vars(self)["_evaluators"] = kept  # what it sets, as SuperGATConv what its loss is made of, is no option
-            elif not is_lazy(self):  # a type of nodes that this call had none of leaves its width unknown
-                self._check()
+            else:  # which waits where a type of nodes that this call had none of leaves its width unknown
+                self._evaluator()
             return y
         try:
             return evaluator(self, args, kwargs)

@@ -2,7 +2,6 @@
 
 import operator
 import warnings
-from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -83,25 +82,20 @@ def _of_hetero(data: HeteroData, where: str) -> NamedGraph:
         reject(where, "a graph that data.validate() accepts", got, "correct its edges, num_nodes or features")
     if not all(0 <= number <= NODES for number in sizes.values()):
         reject(where, f"at most {NODES:,} nodes of each type", shown(sizes), "correct num_nodes")
-    first = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-    edges = []
-    for s, r, t in data.edge_types:
-        given = data[s, r, t].edge_index
-        edges.append(given + torch.tensor([[first[s]], [first[t]]], device=given.device))
-    device = edges[0].device if edges else "cpu"
-    if any(some.dtype != torch.long for some in edges):
-        reject(where, "integers in edge_index", [some.dtype for some in edges], "convert it with .long()")
-    identifiers = [f"{t} {i}" for t, number in sizes.items() for i in range(number)]
-    names: list[str] = []
+    dtypes = [data[kind].edge_index.dtype for kind in data.edge_types]
+    if any(dtype != torch.long for dtype in dtypes):
+        reject(where, "integers in edge_index", dtypes, "convert it with .long()")
+    identifiers, names = list[str](), list[str]()
     for t, number in sizes.items():
         given = data[t].get("names", [""] * number)
         if not (isinstance(given, list) and len(given) == number and all(isinstance(name, str) for name in given)):
             reject(where, f"names of {t!r}: a list of {number} strings", type(given).__name__, "correct or delete it")
-        names += [name or identifier for name, identifier in zip(given, identifiers[first[t] :], strict=False)]
-    counts = [some.shape[1] for some in edges]
+        identifiers += [f"{t} {i}" for i in range(number)]
+        names += [name or f"{t} {i}" for i, name in enumerate(given)]
+    whole = data.to_homogeneous(node_attrs=[], edge_attrs=[], add_node_type=False, dummy_values=False)
     return NamedGraph(
-        edge_index=torch.cat([torch.empty(2, 0, dtype=torch.long, device=device), *edges], 1),
-        edge_type=torch.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=device)),
+        edge_index=whole.edge_index if dtypes else torch.empty(2, 0, dtype=torch.long, device="cpu"),
+        edge_type=whole.edge_type if dtypes else torch.empty(0, dtype=torch.long, device="cpu"),
         num_nodes=len(identifiers),
         entities=names,
         identifiers=identifiers,
