@@ -283,7 +283,7 @@ def _check_weight(weight: Tensor, E: int, dtype: torch.dtype) -> None:
 
 def _check_lambda_max(lambda_max: Any, batch: Tensor | None, device: torch.device | None) -> None:
     if not isinstance(lambda_max, Tensor | float | int):
-        fix = "leave it out, or make the basis with 'exact': bases.Chebyshev(K, lambda_max='exact')"
+        fix = "leave it out, or compute it by torch_geometric.transforms.LaplacianLambdaMax"
         reject("lambda_max", "a real number or a tensor", repr(lambda_max), fix)
     values = lambda_max if isinstance(lambda_max, Tensor) else torch.tensor(lambda_max, device=_CPU)
     if values.is_complex():

@@ -363,21 +363,6 @@ for _name, _eigen in {
     CASES[f"Chebyshev(4)-lambda-{_name}"] = Case(
         lambda: bases.Chebyshev(4), lambda _eigen=_eigen: batched(_eigen), lambda g: oracle.chebyshev(g, 4)
     )
-for _name, _graph in SQUARE.items():
-    if _name in ("none", "one-node", "no-node"):
-        for _norm in ("sym", None):
-            CASES[f"Chebyshev(3,{_norm},exact)-{_name}"] = Case(
-                lambda _norm=_norm: bases.Chebyshev(3, _norm, "exact"),
-                _graph,
-                lambda g, _norm=_norm: oracle.chebyshev(g, 3, _norm, "exact"),
-            )
-for _norm in ("sym", "rw", None):
-    CASES[f"Chebyshev(4,{_norm},exact)-undirected"] = Case(
-        lambda _norm=_norm: bases.Chebyshev(4, _norm, "exact"),
-        undirected,
-        lambda g, _norm=_norm: oracle.chebyshev(g, 4, _norm, "exact"),
-    )
-
 TYPED = {
     "typed": lambda: typed(3),
     "typed-ones": lambda: typed(3, weighted=False),

@@ -450,7 +450,7 @@ def check_freshness(basis: Basis, g: Graph, matrices: Matrices, orders: Sequence
         x.mul_(2)
         close(call(conv, x, g, **arguments), expected(conv, matrices(g), x))
         now = g
-        if g.weight is not None and not _symmetric(basis):
+        if g.weight is not None:
             arguments["edge_weight"].mul_(torch.linspace(0.5, 1.5, g.E).view(-1, *[1] * (g.weight.dim() - 1)))
             now = now.but(weight=arguments["edge_weight"].clone())
             close(call(conv, x, now, **arguments), expected(conv, matrices(now), x))
@@ -458,7 +458,7 @@ def check_freshness(basis: Basis, g: Graph, matrices: Matrices, orders: Sequence
             arguments["edge_attr"].mul_(0.75)
             now = now.but(edge_attr=arguments["edge_attr"].clone())
             close(call(conv, x, now, **arguments), expected(conv, matrices(now), x))
-        if g.E and g.batch is None and not _symmetric(basis):
+        if g.E and g.batch is None:
             arguments["edge_index"][0].copy_(arguments["edge_index"][0].roll(1))
             sources = arguments["edge_index"][0].tolist()
             now = now.but(edges=[(m, n) for m, (_, n) in zip(sources, now.edges, strict=True)])
@@ -467,10 +467,6 @@ def check_freshness(basis: Basis, g: Graph, matrices: Matrices, orders: Sequence
             arguments["edge_type"].copy_(arguments["edge_type"].roll(1))
             now = now.but(type=arguments["edge_type"].tolist())
             close(call(conv, x, now, **arguments), expected(conv, matrices(now), x))
-
-
-def _symmetric(basis: Basis) -> bool:
-    return "exact" in repr(basis)
 
 
 def check_inference(basis: Basis, g: Graph, matrices: Matrices) -> None:

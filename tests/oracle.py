@@ -205,9 +205,6 @@ def diffusion(g: Graph, K: int, direction: str = "both") -> Tensor:
 def chebyshev(g: Graph, K: int, norm="sym", lambda_max=None) -> Tensor:
     L = laplacian(g, norm)[0]
     given = lambda_max if g.lambda_max is None else g.lambda_max
-    if given == "exact":
-        # A number: it is no function of the weights.
-        given = torch.linalg.eigvals(L.detach()).real.max() if g.M and L.count_nonzero() else 1.0
     if given is None:
         given = 2 * L.max() if g.M and L.detach().max() else 1.0
     given = torch.as_tensor(given, dtype=torch.float64)

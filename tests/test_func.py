@@ -17,7 +17,7 @@ from tests.mechanisms import cases as attention_cases
 FIRST: dict[str, str] = {}  # one graph for each family
 for _name, _case in CASES.items():
     _graph = _case.graph()
-    if _graph.M > 1 and _graph.N > 1 and "exact" not in _name and not _name.startswith("Walks(binary"):
+    if _graph.M > 1 and _graph.N > 1 and not _name.startswith("Walks(binary"):
         FIRST.setdefault(_name.split("-")[0], _name)
 ATTENTIONS: dict[str, str] = {}  # one call for each mechanism, mask and normalisation
 for _name, _attention in attention_cases.CASES.items():

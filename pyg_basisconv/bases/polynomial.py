@@ -235,11 +235,10 @@ class Chebyshev(Basis):
     Args:
         K: the number of polynomials.
         norm: of the Laplacian: 'sym', 'rw' or None.
-        lambda_max: the largest eigenvalue; or 'exact' to compute it by `scipy.sparse.linalg.eigsh`, for undirected
-            graphs: one value for a whole batch, without a gradient.
+        lambda_max: the largest eigenvalue, which `torch_geometric.transforms.LaplacianLambdaMax` computes.
 
     Raises:
-        ValueError: as `Laplacian`; and with 'exact', for a directed graph.
+        ValueError: as `Laplacian`.
 
     >>> edge = torch.tensor([[0, 1], [1, 0]])
     >>> Chebyshev(2).bind(edge).to_coo().to_dense()[1]
@@ -248,17 +247,15 @@ class Chebyshev(Basis):
     """
 
     reads_types = False
+    binds_unseen = True
 
-    def __init__(
-        self, K: int, norm: Literal["sym", "rw"] | None = "sym", lambda_max: float | Literal["exact"] | None = None
-    ) -> None:
+    def __init__(self, K: int, norm: Literal["sym", "rw"] | None = "sym", lambda_max: float | None = None) -> None:
         super().__init__(K)
+        if lambda_max is not None and not (isinstance(lambda_max, int | float) and 0 < lambda_max < float("inf")):
+            fix = "torch_geometric.transforms.LaplacianLambdaMax computes one"
+            reject("lambda_max", "a positive finite number, or None", repr(lambda_max), fix)
         self.laplacian, self.norm = Laplacian(norm), norm
-        if lambda_max is not None and lambda_max != "exact":
-            if not isinstance(lambda_max, int | float) or not 0 < lambda_max < float("inf"):
-                reject("lambda_max", "a positive finite number, 'exact' or None", lambda_max, "give one of them")
-            lambda_max = float(lambda_max)
-        self.lambda_max, self.binds_unseen = lambda_max, lambda_max != "exact"
+        self.lambda_max = None if lambda_max is None else float(lambda_max)
 
     def build(self, graph: Graph) -> BoundBasis:
         lists = self.laplacian.listed(graph) if self.lambda_max is graph.lambda_max is None else None
@@ -278,9 +275,6 @@ class Chebyshev(Basis):
 
     def _lambda_max(self, graph: Graph, source: Tensor, weight: Tensor) -> Tensor:
         given = self.lambda_max if graph.lambda_max is None else graph.lambda_max
-        if given == "exact":
-            refuse("lambda_max", "a number, a tensor or None", "'exact'")
-            given = self._largest_eigenvalue(graph)
         if given is None:
             return 2 * weight.max() if weight.numel() else weight.new_ones(())
         scale = torch.as_tensor(given, dtype=weight.dtype, device=weight.device)
@@ -294,23 +288,6 @@ class Chebyshev(Basis):
         if any_seen(graph.batch >= scale.numel()):
             reject("lambda_max", f"{int(graph.batch.max()) + 1} values, one per graph", scale.numel(), "match batch")
         return scale.flatten().index_select(0, graph.batch.index_select(0, source))
-
-    def _largest_eigenvalue(self, graph: Graph) -> float:
-        from scipy.sparse import csr_array
-        from scipy.sparse.linalg import eigsh
-
-        structure, weight = self.laplacian.matrix(graph)
-        if self.laplacian.norm == "rw":  # similar to the symmetric one, for which scipy is faster
-            structure, weight = Laplacian("sym").matrix(graph)
-        coordinates = (structure.source.cpu().numpy(), structure.target.cpu().numpy())
-        L = csr_array((weight.detach().double().cpu().numpy(), coordinates), shape=(graph.N, graph.N))
-        if graph.N and abs(L - L.T).max() > 1e-6 * max(1.0, abs(L).max()):
-            reject("lambda_max", "an undirected graph for 'exact'", "a directed one", "pass a number, or None")
-        if graph.N < 3 or not L.count_nonzero():
-            return max([0.0, *torch.linalg.eigvalsh(torch.from_numpy(L.toarray())).tolist()])
-        random = torch.Generator().manual_seed(0)
-        start = torch.rand(graph.N, generator=random, dtype=torch.float64, device="cpu")
-        return float(eigsh(L, k=1, which="LA", v0=start.numpy(), return_eigenvectors=False)[0])
 
     def extra_repr(self) -> str:
         return arguments(self, f"K={self.K}", norm="sym", lambda_max=None)

@@ -192,7 +192,7 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
         "lambda_max",
         lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=torch.ones(1, device="meta")),
     ),
-    "lambda_max exact of a directed graph": ("lambda_max", lambda: conv(bases.Chebyshev(2, "sym", "exact"))(X, EDGES)),
+    "lambda_max of a basis str": ("lambda_max", lambda: bases.Chebyshev(2, "sym", "exact")),
     "graph not square, sym": ("graph", lambda: conv(bases.Adjacency("sym"))((X, None), EDGES, size=(5, 4))),
     "graph not square, loops": ("graph", lambda: conv(bases.Adjacency(None, True))((X, None), EDGES, size=(5, 4))),
     "graph not square, Laplacian": ("graph", lambda: conv(bases.Laplacian())((X, None), EDGES, size=(5, 4))),
@@ -375,7 +375,7 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
     "edges for bags": ("pass it by name, batch=", lambda: conv(bases.Bags())(X, EDGES)),
     "features of edges for GAT": (r"\(Additive\(projected=True\) \+ Edge\(dim\)\)", lambda: bases.GAT(2, edge_dim=3)),
     "an eigenvalue to be computed": (
-        r"lambda_max='exact'",
+        "LaplacianLambdaMax",
         lambda: conv(bases.Chebyshev(3))(X, EDGES, lambda_max="auto"),
     ),
     "build in the place of edges": ("call the method edges", lambda: conv(Building())(X, EDGES)),
