@@ -138,7 +138,6 @@ ENDING_WITH_THE_SHORTEST = {
     "verify/recipes.py": 1,
     "walks/config.py": 1,
     "walks/report.py": 2,
-    "walks/sources.py": 2,
 }
 
 
