@@ -202,7 +202,7 @@ class BasisConv(Messages):
         # With a callback set, torch.compile would trace what is called from here, as it does after a graph break.
         if is_dynamo_compiling() or get_eval_frame_callback():
             if not observed and call.edge_values is None and compiled.applies(self, call.x, call.edge_index):
-                return compiled.call(self, call._asdict())
+                return compiled.results(self, call._asdict())[0]
             return self.evaluate(*call, observed=observed)
         key = self._observed_key(call) if observed else call_key(self, call)
         if key is None:

@@ -15,7 +15,7 @@ from ..errors import check_choice, reject
 from ..graph import Graph
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
-from ..kernels.op import needs_gradient, recorded
+from ..kernels.op import Backward, Grads, needs_gradient, recorded
 from ..kernels.pattern import positions, select
 from ..portable import any_seen, with_plain
 from ..printing import arguments
@@ -380,13 +380,11 @@ def _normalised(s: EdgeSet, weight: Tensor) -> tuple[Tensor, tuple[Tensor, Tenso
     return factor * weight, (factor, scale)
 
 
-def _normalised_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[EdgeSet], tensors: Sequence[Tensor], further: Sequence[Tensor]
-) -> tuple[Tensor]:
+def _normalised_backward(given: Backward) -> Grads:
     r"""With g the gradient of a result y, that of :math:`d_n` is :math:`-\frac{1}{2} d_n^{-1}` times the sum of g y
     over the edges into n and out of n.
     """
-    (s,), (weight,), (factor, scale) = fixed, tensors, further
+    grad, _, (s,), (weight,), (factor, scale) = given
     d_factor = grad * factor
     total = d_factor * weight
     sums = sum_by_target(s.expand, total, total.dtype) + sum_by_target(s.expand.T, total, total.dtype)

@@ -8,7 +8,7 @@ reads the same caches. Its derivative is an operator too, which replays what aut
 types that operators take; `recording` keeps what autograd recorded; `operator` defines the two operators.
 """
 
-from .operator import applies, call, results
+from .operator import applies, results
 from .serial import serial_number
 
-__all__ = ["applies", "call", "results", "serial_number"]
+__all__ = ["applies", "results", "serial_number"]

@@ -47,11 +47,6 @@ def _draws(part: nn.Module) -> bool:
     return drops and part.training  # last: torch.compile traces anew when what is read changes
 
 
-def call(layer: Any, given: dict[str, Any]) -> Tensor:
-    """The single result of a layer for these arguments, by the operator."""
-    return results(layer, given)[0]
-
-
 def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
     """All results of a layer for these arguments, by the operator. torch.compile traces this function.
 

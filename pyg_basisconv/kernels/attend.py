@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .multihead import inner_products, plain_attention, raw_attention, softmax, to_heads, to_rows, transposed_sums
-from .op import acc_dtype, recorded
+from .op import Backward, Grads, acc_dtype, recorded
 from .pattern import Pattern
 from .segments import exponentials
 
@@ -95,13 +94,10 @@ def _attend(made: Pieces, z: Tensor, *tensors: Tensor) -> tuple[Tensor, tuple[Te
     return y.transpose(0, 1), (y if normalised else None, totals)
 
 
-def _attend_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Pieces], given: Sequence[Tensor], further: Sequence[Any]
-) -> tuple[Tensor | None, ...]:
-    (made,), (z, *tensors), (y, totals), W = fixed, given, further, given[0].shape[2]
+def _attend_backward(given: Backward) -> Grads:
+    grad, (needs_z, *needs), (made,), (z, *tensors), (y, totals) = given
     weigh, _, _, whole, sides = made
-    needs_z, *needs = needs
-    grad_z = z.new_empty(z.shape[1], z.shape[0], W).transpose(0, 1) if needs_z else None
+    grad_z = z.new_empty(z.shape[1], z.shape[0], z.shape[2]).transpose(0, 1) if needs_z else None
     grads = [
         (torch.zeros_like(t) if side in ("source", "copy") else torch.empty_like(t)) if needed else None
         for t, side, needed in zip(tensors, sides, needs, strict=True)
@@ -111,10 +107,8 @@ def _attend_backward(
         c, z_rows = z_part.shape[0], to_rows(z_part).contiguous()
         scaled_grad = grad[copies].to(z_part.dtype)  # (c, N, W)
         if totals is not None:
-            # <z, g> - <y, g> as one inner product, of (z, 1) and (g, -<y, g>).
             scaled_grad = scaled_grad / totals.t()[copies].unsqueeze(-1)
-            mean_grad = (scaled_grad * y.transpose(0, 1)[copies]).sum(-1, keepdim=True)  # (c, N, 1)
-            z_and_one = to_rows(F.pad(z_part, (0, 1), value=1.0))
+            mean_grad = to_rows((scaled_grad * y.transpose(0, 1)[copies]).sum(-1)).contiguous()  # (N, c), of <y, g>
         own_tensors = [_node_major(t[copies]) for t in tensors]
         weights = []
         for piece in group:
@@ -130,18 +124,13 @@ def _attend_backward(
             outputs = [t for t in (values, factor) if t is not None and t.requires_grad]
             if not outputs:
                 continue
-            grad_part = scaled_grad[:, piece.targets]
-            mean_part = None if mean_grad is None else mean_grad[:, piece.targets]
-            if mean_part is not None and factors is None:
-                products = inner_products(z_and_one, to_rows(torch.cat([grad_part, -mean_part], -1)), c, pattern)
-            else:
-                products = inner_products(z_rows, to_rows(grad_part), c, pattern)
+            products = inner_products(z_rows, to_rows(scaled_grad[:, piece.targets]), c, pattern)
             grad_outputs = []
             if values.requires_grad:
                 grad_values = products if factors is None else products * factors
-                if mean_part is not None and factors is not None:
-                    grad_values = grad_values.sub_(to_rows(mean_part).index_select(0, pattern.row))
-                grad_values = grad_values if mean_part is None else grad_values.mul_(weight)
+                if mean_grad is not None:
+                    mean = mean_grad[piece.targets].index_select(0, pattern.row)
+                    grad_values = grad_values.sub_(mean).mul_(weight)
                 grad_outputs.append(grad_values.t().to(values.dtype))
             if factor is not None and factor.requires_grad:
                 grad_outputs.append((products * weight).t().to(factor.dtype))

@@ -12,7 +12,7 @@ from ..backend import KERNELS, on_gpu
 from ..portable import portable, with_plain
 from .joined import joined, joined_columns, joins
 from .memory import room
-from .op import acc_dtype, autocasting, needs_gradient, recorded
+from .op import Backward, Grads, acc_dtype, autocasting, needs_gradient, recorded
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
 _FEW = 1 << 16  # numbers of rows up to which the association does not matter
@@ -26,10 +26,8 @@ def _sum_of_products(weight: Tensor, *x: Tensor) -> tuple[Tensor, tuple[()]]:
     return y, ()
 
 
-def _sum_of_products_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[()], tensors: Sequence[Tensor], further: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    (weight, *x), (needed, *each) = tensors, needs
+def _sum_of_products_backward(given: Backward) -> Grads:
+    grad, (needed, *each), _, (weight, *x), _ = given
     grad_x = [grad @ weight_k.t() if need else None for weight_k, need in zip(weight, each, strict=True)]
     if not needed:
         return None, *grad_x

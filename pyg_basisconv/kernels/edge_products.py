@@ -42,9 +42,7 @@ def _plain(c: int, pattern: Pattern, *sides: Tensor | None) -> Tensor:
     return (left * right).unflatten(1, (c, -1)).sum(-1)
 
 
-_record = recorded(
-    2, _edge_products, lambda grad, needs, fixed, sides, _: _derivative(grad, needs, fixed[1], sides), _plain
-)
+_record = recorded(2, _edge_products, lambda g: _derivative(g.grad, g.needs, g.fixed[1], g.tensors), _plain)
 
 
 def edge_products(c: int, pattern: Pattern, *sides: Tensor | None) -> Tensor:

@@ -82,17 +82,13 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, group
     >>> convolve(torch.tensor([[[1., 2., 4.]]]), torch.tensor([[[10., 1.]]]), None, frame)
     tensor([[[ 1., 12., 24.]]])
     """
-    evaluate = _CONVOLVE[len(frame.kernel)]
-    if frame.after is None:
-        return evaluate(x, weight, bias, frame.stride, frame.before, frame.dilation, groups)
-    x = pad_or_crop(x, frame.before, frame.after, frame.mode)
-    return evaluate(x, weight, bias, frame.stride, 0, frame.dilation, groups)
+    return convolution(frame, groups, lambda: weight)(x, bias)
 
 
 def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
     """`convolve` as a function of x and the bias; `kernel` returns the current weights."""
-    evaluate, torch_pads = _CONVOLVE[len(frame.kernel)], frame.after is None
-    stride, before, dilation = frame.stride, frame.before, frame.dilation
+    evaluate, stride, dilation = _CONVOLVE[len(frame.kernel)], frame.stride, frame.dilation
+    before, after, mode = frame.before, frame.after, frame.mode
 
     def call(x: Tensor, bias: Tensor | None) -> Tensor:
         weight = kernel()
@@ -100,9 +96,9 @@ def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Call
             weight = weight.to(x.dtype)
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
-        if torch_pads:
+        if after is None:
             return evaluate(x, weight, bias, stride, before, dilation, groups)
-        return convolve(x, weight, bias, frame, groups)
+        return evaluate(pad_or_crop(x, before, after, mode), weight, bias, stride, 0, dilation, groups)
 
     return call
 

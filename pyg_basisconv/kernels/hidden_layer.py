@@ -1,14 +1,14 @@
 """Scores of a hidden layer at the entries of a pattern, in chunks: nothing of size E x width is ever stored."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from .activations import Activation
 from .multihead import block_columns, gather_sums, segment_sums
-from .op import recorded
+from .op import Backward, Grads, recorded
 from .pattern import Pattern, split_groups
 
 _CHUNK = 1 << 20  # numbers per chunk
@@ -41,14 +41,8 @@ def _hidden(activation: Activation, pattern: Pattern, heads: int, *tensors: Tens
     return (parts[0] if len(parts) == 1 else torch.cat(parts) if parts else like.new_empty(0, heads)).t(), ()
 
 
-def _hidden_backward(
-    grad: Tensor,  # (H, E)
-    needs: Sequence[bool],
-    fixed: tuple[Activation, Pattern, int],
-    tensors: Sequence[Any],
-    further: Sequence[Tensor],
-) -> tuple[Tensor | None, ...]:
-    (activation, pattern, H), (source, target, edge, weight, out) = fixed, tensors
+def _hidden_backward(given: Backward) -> Grads:
+    grad, needs, (activation, pattern, H), (source, target, edge, weight, out), _ = given  # grad is (H, E)
     width, ptr = _hidden_width(H, edge, out), pattern.by_target.ptr
     last = None if out is None else block_columns(out)
     d_source, d_target, d_edge, d_weight, d_last = (

@@ -4,14 +4,14 @@ Tensors of c heads are (c, G), with a number for each source, target or entry, o
 is the fastest: one gathered row then holds the values of all heads, without a copy. Entries are sorted by target.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
 
 from ..cache import drop_oldest, memo
 from ..portable import in_fake_mode, with_plain
-from .op import acc_dtype, autocasting, recorded
+from .op import Backward, Grads, acc_dtype, autocasting, recorded
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw, spmm_rows
 from .segments import collect, exponentials
@@ -151,10 +151,9 @@ def _softmax(end: End, score: Tensor) -> tuple[Tensor, tuple[Tensor]]:
     return weight, (weight,)
 
 
-def _softmax_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[End], tensors: Sequence[Tensor], further: Sequence[Tensor]
-) -> tuple[Tensor]:
-    (end,), weight = fixed, to_rows(further[0])
+def _softmax_backward(given: Backward) -> Grads:
+    grad, _, (end,), _, (weight,) = given
+    weight = to_rows(weight)
     weighted = weight * to_rows(grad)
     mean = group_sums(weighted, end).index_select(0, end.arrays[0])
     return (weighted.sub_(mean.mul_(weight)).t(),)

@@ -1,6 +1,5 @@
 """A linear layer in one step, like those in contract.py, on the rows of the A_k^T x that are not zero."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from ..backend import KERNELS
 from ..errors import reject
 from .contract import Rows, a_first
-from .op import compilable, recorded
+from .op import Backward, Grads, compilable, recorded
 from .pattern import extremes
 
 
@@ -52,15 +51,8 @@ def _by_nonzero_rows(
     return _sums(at, A.N, u, weight, bias), (u,)
 
 
-def _backward(
-    grad: Tensor,
-    needs: Sequence[bool],
-    fixed: tuple[Any, NonzeroRows],
-    tensors: Sequence[Tensor],
-    further: Sequence[Tensor],
-) -> tuple[Tensor | None, ...]:
-    (_, at), (_, weight, _), (u,) = fixed, tensors, further
-    needs_x, needs_weight, needs_bias = needs
+def _backward(given: Backward) -> Grads:
+    grad, (needs_x, needs_weight, needs_bias), (_, at), (_, weight, _), (u,) = given
     v = torch.empty_like(u) if needs_x else None  # (t, P) the gradient of u
     grad_weight = torch.empty_like(weight) if needs_weight else None
     members = zip(at.of_members(u), at.of_members(at.targets), at.of_members(u if v is None else v), strict=True)

@@ -1,7 +1,7 @@
 """Records kernels for autograd; and what kernels share."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,10 +81,25 @@ def differentiated_again() -> bool:
     return torch.is_grad_enabled() or portable()
 
 
+class Backward(NamedTuple):
+    """What a derivative is given: the gradient of the result, which tensors need one, and the arguments and further
+    tensors of the computation, see `recorded`.
+    """
+
+    grad: Tensor
+    needs: Sequence[bool]
+    fixed: tuple[Any, ...]
+    tensors: Sequence[Any]
+    further: Sequence[Any]
+
+
+Grads = Sequence[Tensor | None]  # of the tensors
+
+
 def recorded(
     fixed: int,
     compute: Callable[..., tuple[Tensor, Sequence[Tensor | None]]],
-    backward: Callable[..., Sequence[Tensor | None]],
+    backward: Callable[[Backward], Grads],
     plain: Callable[..., Tensor],
     nested: bool = False,
 ) -> Callable[..., Tensor]:
@@ -95,8 +110,7 @@ def recorded(
     Args:
         fixed: the number of arguments before the first tensor; all that follow are tensors or None.
         compute: of the arguments, the result, and further tensors that the derivative reads.
-        backward: takes the gradient of the result, which tensors need one, the fixed arguments, the tensors, and the
-            further ones; returns the gradients of the tensors.
+        backward: returns the gradients of the tensors that need one.
         plain: of the arguments, the result by differentiable torch operations; for the portable path, too.
         nested: whether `backward` consists of differentiable functions, so that it is differentiated again itself.
     """
@@ -112,7 +126,7 @@ def recorded(
         if not nested and differentiated_again():
             return derivative(plain, (*ctx.fixed, *saved[:count]), grad)
         needs = ctx.needs_input_grad[fixed:]
-        return *[None] * fixed, *backward(grad, needs, ctx.fixed, saved[:count], saved[count:])
+        return *[None] * fixed, *backward(Backward(grad, needs, ctx.fixed, saved[:count], saved[count:]))
 
     rule = {"forward": staticmethod(forward), "backward": staticmethod(derive)}
     record = raw_apply(type(compute.__name__, (torch.autograd.Function,), rule))

@@ -1,7 +1,7 @@
 """The two products of a sparse matrix: with a dense one, and sampled at its entries. Each is the other's derivative."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from ..backend import KERNELS, TRITON, starts_triton
 from ..errors import reject
 from ..portable import portable, with_plain
-from .op import PLAIN, acc_dtype, raw_apply, recorded
+from .op import PLAIN, Backward, Grads, acc_dtype, raw_apply, recorded
 from .pattern import Pattern, extremes
 
 _NARROW = 8  # columns of x up to which torch's CSR product is faster than its sums of embeddings
@@ -205,10 +205,8 @@ def sddmm_rows(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     return torch.cat(parts)
 
 
-def _sddmm_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    (arrays,), (x, y) = fixed, tensors
+def _sddmm_backward(given: Backward) -> Grads:
+    grad, needs, (arrays,), (x, y), _ = given
     grad_x = grad_y = None
     if needs[0]:
         grad_x = spmm_raw(y, grad.index_select(0, arrays[5]), grad, _transposed(arrays))

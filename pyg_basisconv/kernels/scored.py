@@ -28,7 +28,17 @@ from .multihead import (
     transposed_sums,
 )
 from .onepass import Attend, precision, supports
-from .op import acc_dtype, add_optional, derivative, differentiated_again, needs_gradient, raw_apply, recorded
+from .op import (
+    Backward,
+    Grads,
+    acc_dtype,
+    add_optional,
+    derivative,
+    differentiated_again,
+    needs_gradient,
+    raw_apply,
+    recorded,
+)
 from .pattern import Pattern
 from .scoring import PRODUCTS, ScoreForm, ScoreGrad, Sums, Tensors, TermScores, Valued
 
@@ -47,15 +57,13 @@ def _attention(sums: Sums, z: Tensor, factor: Tensor | None, *tensors: Tensor | 
     return y.to(z.dtype), (weight, table, total, *kept)
 
 
-def _attention_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Sums], given: Sequence[Any], further: Sequence[Any]
-) -> Tensors:
+def _attention_backward(given: Backward) -> Grads:
     """A softmax divides the sums of each target, and not the weights of its entries. With w the weights before
     division, f their factors and g the gradient of y divided by the sum of its target, the gradient of a score is
     w (f <z, g> - <y, g>), and that of a factor is w <z, g>.
     """
-    ((scoring, _, pattern, c),), (z, factor, *tensors), (weight, table, total, *kept) = fixed, given, further
-    needs_z, needs_factor, *needs = needs
+    grad, (needs_z, needs_factor, *needs), (sums,), (z, factor, *tensors), (weight, table, total, *kept) = given
+    scoring, _, pattern, c = sums
     few = weight.shape[0] * table.shape[1] <= HELD
     scaled_grad = grad.to(table.dtype)
     if total is not None:

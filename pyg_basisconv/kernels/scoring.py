@@ -24,7 +24,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .op import recorded
+from .op import Backward, Grads, recorded
 from .pattern import Pattern
 
 Tensors = Sequence[Tensor | None]
@@ -250,10 +250,8 @@ class ProductScores(NamedTuple):
         return ScoreForm(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 2))
 
 
-def _backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Scoring, int, Pattern], tensors: Tensors, kept: Sequence[Tensor]
-) -> Tensors:
-    scoring, _, pattern = fixed
+def _backward(given: Backward) -> Grads:
+    grad, needs, (scoring, _, pattern), tensors, kept = given
     return scoring.backward(ScoreGrad(grad, tensors, kept, grad, pattern, needs, None))  # whose z is not read
 
 

@@ -15,7 +15,7 @@ from ..errors import reject
 from ..portable import few, with_plain
 from .dense import Products, matmul, needs_plain_matmul, times_diagonals
 from .onepass import Kernel, kernel
-from .op import PLAIN, compilable, derivative, recorded
+from .op import PLAIN, Backward, Grads, compilable, derivative, recorded
 from .pattern import Pattern, extremes, select
 from .products import Arrays, plain_spmm, sddmm_raw, spmm_raw
 
@@ -112,26 +112,20 @@ def _plain_combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     return torch.stack([plain_spmm(z_k, w, source, target, pattern.N) for z_k, w in pairs]).sum(0)
 
 
-def _expand_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[bool, Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    (back, arrays), (x, weight) = fixed, tensors
+def _expand_backward(given: Backward) -> Grads:
+    grad, needs, (back, arrays), (x, weight), _ = given
     d_x = combine_raw(not back, arrays, grad, weight) if needs[0] else None
     return d_x, inner_raw(weight.shape[1], back, arrays, x, grad) if needs[1] else None
 
 
-def _combine_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[bool, Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    (back, arrays), (z, weight) = fixed, tensors
+def _combine_backward(given: Backward) -> Grads:
+    grad, needs, (back, arrays), (z, weight), _ = given
     d_z = expand_raw(not back, arrays, grad, weight) if needs[0] else None
     return d_z, inner_raw(weight.shape[1], not back, arrays, grad, z) if needs[1] else None
 
 
-def _inner_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[int, bool, Arrays], tensors: Sequence[Tensor], _: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    (back, arrays), (x, own) = fixed[1:], tensors
+def _inner_backward(given: Backward) -> Grads:
+    grad, needs, (_, back, arrays), (x, own), _ = given
     d_x = combine_raw(not back, arrays, own, grad) if needs[0] else None
     return d_x, expand_raw(back, arrays, x, grad) if needs[1] else None
 
@@ -258,14 +252,12 @@ def _expand_matmul(arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> 
     return y, ()
 
 
-def _expand_matmul_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Arrays], tensors: Sequence[Tensor], further: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    ((arrays,), (x, weight, theta), grad) = fixed, tensors, grad.contiguous()
+def _expand_matmul_backward(given: Backward) -> Grads:
+    grad, (needs_x, needs_weight, needs_theta), (arrays,), (x, weight, theta), _ = given
+    grad = grad.contiguous()
     if not _takes(arrays[:2], grad):
         return derivative(_plain_expand_matmul, (arrays, x, weight, theta), grad)[1:]
     (M, W), K, diagonal = x.shape, len(theta), theta.dim() == 2
-    needs_x, needs_weight, needs_theta = needs
     sizes, index = (M, K, W), arrays[1]
     d_x = torch.zeros_like(x) if needs_x else None
     d_weight = torch.empty_like(weight) if needs_weight else None

@@ -1,6 +1,6 @@
 """Products for members with at most one entry per row and column: gather the sources of each target, multiply."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache import cached_property, kept, without_cached
-from .op import acc_dtype, autocast, recorded
+from .op import Backward, Grads, acc_dtype, autocast, recorded
 from .pattern import index_dtype
 
 _TILE = {"cpu": 1 << 18, "cuda": 1 << 26}  # gathered numbers per tile
@@ -78,11 +78,9 @@ def _gather_matmul(matchings: Matchings, x: Tensor, weight: Tensor) -> tuple[Ten
     return y, ()
 
 
-def _gather_matmul_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[Matchings], tensors: Sequence[Tensor], _: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
+def _gather_matmul_backward(given: Backward) -> Grads:
     """Rows are gathered again, once for both derivatives."""
-    (matchings,), (x, weight) = fixed, tensors
+    grad, needs, (matchings,), (x, weight), _ = given
     K, P, Q = weight.shape
     if not needs[1]:
         return _gather_matmul(matchings.T, grad, weight.transpose(1, 2))[0], None

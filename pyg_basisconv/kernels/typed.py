@@ -1,7 +1,7 @@
 """Products of typed edges with one matrix for each type, on the distinct pairs of a type and an end."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..backend import TRITON, on_gpu
 from ..cache import kept, memo, without_cached
 from ..portable import portable
-from .op import acc_dtype, autocast, recorded
+from .op import Backward, Grads, acc_dtype, autocast, recorded
 from .pattern import Compressed, compress, index_dtype
 from .products import _in_triton, plain_spmm, sddmm_rows, spmm_rows
 
@@ -311,11 +311,9 @@ def _room(pieces: list[Chunk], x: Tensor, *shape: int) -> Tensor | None:
     return None if len(pieces) == 1 and on_gpu(x) else x.new_zeros(shape, dtype=acc_dtype(x.dtype))
 
 
-def _typed_matmul_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[_Call], tensors: Sequence[Any], _: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    x, weight, edge = tensors
-    grad, back, call = grad.contiguous(), weight.transpose(2, 3), fixed[0]._replace(weight=edge)
+def _typed_matmul_backward(given: Backward) -> Grads:
+    grad, needs, (call,), (x, weight, edge), _ = given
+    grad, back, call = grad.contiguous(), weight.transpose(2, 3), call._replace(weight=edge)
     batch, turned = call.batch, call.turned
     # Rows of the sources, of the targets, and the matrices from the width of the latter to that of the former.
     source, target, into = (grad, x, weight) if turned else (x, grad, back)

@@ -1,14 +1,12 @@
 """What registers kernels with autograd: compared with the derivatives of x^3 as they are in books."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad, grad
 from torch.testing import assert_close
 
-from pyg_basisconv.kernels.op import recorded
+from pyg_basisconv.kernels.op import Backward, recorded
 from pyg_basisconv.portable import any_seen
 
 X = torch.tensor([0.5, -2.0, 3.0], dtype=torch.float64)
@@ -21,11 +19,9 @@ def scaled_cube(scale: float, x: Tensor, y: Tensor | None) -> tuple[Tensor, tupl
     return scale * square * x, (square,)
 
 
-def scaled_cube_backward(
-    grad: Tensor, needs: Sequence[bool], fixed: tuple[float], tensors: Sequence[Tensor], further: Sequence[Tensor]
-) -> tuple[Tensor, None]:
+def scaled_cube_backward(given: Backward) -> tuple[Tensor, None]:
     SEEN.append("backward")
-    return 3 * fixed[0] * further[0] * grad, None
+    return 3 * given.fixed[0] * given.further[0] * given.grad, None
 
 
 def plain_cube(scale: float, x: Tensor, y: Tensor | None) -> Tensor:
