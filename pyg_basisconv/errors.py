@@ -24,6 +24,7 @@ _REPLACED_BY = {
     "kernel_size": "the basis has it: bases.Window(None, (3, 3), padding=1)",
     "key_padding_mask": "a call has valid=, its contrary: True for what is no padding",
     "K": "the basis says how many there are: bases.Chebyshev(K)",
+    "lengths": "pack the sequences: torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)",
     "need_weights": "return_attention=True returns (y, A), and A.to_dense() has the weights",
     "normalize": "the basis is normalised: bases.Adjacency('sym')",
     "num_bases": "the parameter shares matrices: theta.Separable(H)",

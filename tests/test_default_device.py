@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import grad
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.testing import assert_close
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves
@@ -144,7 +145,7 @@ def sparse_features() -> Callable[[], Any]:
 
 def sequences() -> Callable[[], Any]:
     rnn, x, edges = BasisRNN([BasisGRUCell(3, 4, bases.Diffusion(2))]), torch.randn(5, 2, 4, 3), path()
-    return lambda: rnn(x, edges, lengths=[5, 3])
+    return lambda: rnn(pack_padded_sequence(x, torch.tensor([5, 3], device="cpu")), edges)
 
 
 def least_squares() -> Callable[[], Any]:

@@ -1,7 +1,6 @@
 """Encoder and decoder for forecasts."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -81,7 +80,6 @@ class DCRNN(nn.Module):
         edge_index: Any,
         edge_weight: Tensor | None = None,
         *,
-        lengths: Tensor | Sequence[int] | None = None,
         targets: Tensor | None = None,
         teacher: float = 0.0,
     ) -> Tensor:
@@ -91,7 +89,6 @@ class DCRNN(nn.Module):
             x: the sequence, see Shapes above.
             edge_index: the graph in any layout that `BasisConv` takes, or `bases.Diffusion(K)`, bound.
             edge_weight: (E,)
-            lengths: (B,) the number of steps of each sequence.
             targets: the true steps, shaped as y.
             teacher: the probability that a target is read instead of an output, see `inverse_sigmoid`.
         """
@@ -99,7 +96,7 @@ class DCRNN(nn.Module):
             reject("teacher", "a probability, from 0 to 1", teacher, "inverse_sigmoid gives one that falls")
         structure = {"edge_index": edge_index, "edge_weight": edge_weight}
         structure = {name: value for name, value in structure.items() if value is not None}
-        states = self.encoder(x, lengths=lengths, **structure)[1]
+        states = self.encoder(x, **structure)[1]
         y = states[-1].new_zeros(*states[-1].shape[:-1], self.out_channels)
         taught = self._targets(targets, y) if teacher else None
         structure = bound_once(self.decoder[0], y, structure)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Recurrent networks over sequences, with lengths, truncated backpropagation and several layers."""
+"""Recurrent networks over sequences, with truncated backpropagation and several layers."""
 
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
 from ..basis import BoundBasis
@@ -31,8 +31,8 @@ class BasisRNN(nn.Module):
         batch_first: whether sequences are (B, T, ...) instead of (T, B, ...).
 
     Shapes:
-        - x: (T, \*, M, P), or (T, B, P, \*grid) for images; with `batch_first` (B, T, M, P); or a `PackedSequence` of
-          (S, M, P) or (S, P, \*grid), where S is the sum of the lengths
+        - x: (T, \*, M, P), or (T, B, P, \*grid) for images; with `batch_first` (B, T, M, P); or sequences of several
+          lengths, packed by `torch.nn.utils.rnn`: (S, M, P) or (S, P, \*grid), where S is the sum of the lengths
         - outputs: as x, with H channels
         - state: of the cell as for one step, (\*, M, H); a list of states for a list of cells
 
@@ -40,7 +40,7 @@ class BasisRNN(nn.Module):
     >>> from pyg_basisconv.recurrent import BasisGRUCell
     >>> rnn = BasisRNN(BasisGRUCell(2, 16, bases.Diffusion(2)))
     >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
-    >>> outputs, state = rnn(torch.randn(12, 64, 5, 2), edge_index, lengths=torch.randint(1, 13, (64,)))
+    >>> outputs, state = rnn(torch.randn(12, 64, 5, 2), edge_index)
     >>> outputs.shape, state.shape
     (torch.Size([12, 64, 5, 16]), torch.Size([64, 5, 16]))
     """
@@ -78,7 +78,6 @@ class BasisRNN(nn.Module):
         edge_index: Any = None,
         h: Any = None,
         *,
-        lengths: Tensor | Sequence[int] | None = None,
         truncate: int | None = None,
         **structure: Any,
     ) -> tuple[Any, Any]:
@@ -88,7 +87,6 @@ class BasisRNN(nn.Module):
             x: the sequences, see Shapes above.
             edge_index: as for `BasisConv`; so are further arguments (`edge_weight`, `edge_type`, ...).
             h: the state before the first step; zeros for None.
-            lengths: (B,) the number of steps of each sequence; outputs past its end are zeros.
             truncate: the number of steps after which the state is detached, for truncated backpropagation.
             **structure: see edge_index.
         """
@@ -97,19 +95,12 @@ class BasisRNN(nn.Module):
         if edge_index is not None:
             structure["edge_index"] = edge_index
         if isinstance(x, PackedSequence):
-            if lengths is not None:
-                reject("lengths", "None with a PackedSequence, which has them", lengths, "leave it out")
             self._check(x.data, "S", 1)
             return self._packed(x, h, truncate, structure)
         self._check(x, *(("B, T", 2) if self.batch_first else ("T, *", 1)))
-        if lengths is None:
-            steps = x.transpose(0, 1) if self.batch_first else x
-            outputs, state = self._run(steps, h, None, truncate, structure)
-            return outputs.transpose(0, 1) if self.batch_first else outputs, state
-        T = x.shape[1 if self.batch_first else 0]
-        packed = pack_padded_sequence(x, self._lengths(x, lengths), self.batch_first, enforce_sorted=False)
-        ragged, end = self._packed(packed, h, truncate, structure)
-        return pad_packed_sequence(ragged, self.batch_first, total_length=T)[0], end
+        steps = x.transpose(0, 1) if self.batch_first else x
+        outputs, state = self._run(steps, h, None, truncate, structure)
+        return outputs.transpose(0, 1) if self.batch_first else outputs, state
 
     def _begin(self, h: Any) -> list[Any]:
         """The states before the first step, one for each cell; None for zeros."""
@@ -128,8 +119,8 @@ class BasisRNN(nn.Module):
         for name, axes in (("mask", 2), ("valid", 1)):
             given = structure.get(name)
             if isinstance(given, Tensor) and given.dim() > axes:
-                got, fix = f"shape {tuple(given.shape)}", "run sequences of one length at a time, without lengths"
-                reject(name, "one for all sequences, where these have lengths", got, fix)
+                got, fix = f"shape {tuple(given.shape)}", "run sequences of one length at a time"
+                reject(name, "one for all sequences, where these are packed", got, fix)
         order, back = x.sorted_indices, x.unsorted_indices
         data, state = self._run(x.data, h, x.batch_sizes.tolist(), truncate, structure, order)
         if back is not None:
@@ -155,29 +146,6 @@ class BasisRNN(nn.Module):
             reject("x", expected, f"shape {tuple(x.shape)}", "a single step is for the cell itself")
         if not x.shape[least - 1]:
             reject("x", "at least one step", f"shape {tuple(x.shape)}, with T = 0", "leave empty sequences out")
-
-    def _lengths(self, x: Tensor, lengths: Any) -> Tensor:
-        """(B,) on the CPU."""
-        T, B = (x.shape[1], x.shape[0]) if self.batch_first else (x.shape[0], x.shape[1])
-        first = self._layers[0]
-        axes = 1 if not first.images else first.basis.axes
-        if axes is not None and x.dim() != axes + 3:
-            reject("x", "one batch dimension, with lengths", f"shape {tuple(x.shape)}", "flatten several into one")
-        fix = "give the number of steps of each sequence"
-        try:
-            lengths = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths, device="cpu")
-        except (RuntimeError, TypeError, ValueError):
-            reject("lengths", f"{B} integers, one per sequence", repr(lengths), fix)
-        numbers = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
-        if lengths.shape != (B,) or lengths.is_meta or not numbers:
-            got = f"{tuple(lengths.shape)}, {lengths.dtype}, on {lengths.device}"
-            reject("lengths", f"{B} integers, one per sequence", got, fix)
-        if not B:
-            reject("x", "at least one sequence, with lengths", f"shape {tuple(x.shape)}", "leave lengths out")
-        least, most = int(lengths.min()), int(lengths.max())
-        if least < 1 or most > T:
-            reject("lengths", f"from 1 to {T}, the steps of x", f"{least} to {most}", "leave out what has no step")
-        return lengths.cpu()
 
 
 def _run_cell(

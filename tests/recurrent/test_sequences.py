@@ -1,6 +1,7 @@
 """Sequences of steps: each sequence as if it ran alone, and each step as the cell takes it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,10 +104,18 @@ def lowered(rnn: BasisRNN, state: Any) -> Any:
     return state.squeeze(0) if isinstance(state, Tensor) else type(state)(lowered(rnn, s) for s in state)
 
 
+def packed(rnn: BasisRNN, x: Tensor, lengths: list[int], *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+    """The outputs, padded, of sequences that were packed, and the state."""
+    given = pack_padded_sequence(x, torch.tensor(lengths), rnn.batch_first, enforce_sorted=False)
+    outputs, end = rnn(given, *args, **kwargs)
+    assert isinstance(outputs, PackedSequence)
+    return pad_packed_sequence(outputs, rnn.batch_first, total_length=T)[0], end
+
+
 def check_lengths(run: BasisRNN, kind: Kind, place: Place, truncate: int | None = None) -> None:
-    """With lengths, each sequence is as it is alone."""
+    """Packed, each sequence is as it is alone."""
     x, state = begin(run, place)
-    found = run(x, h=state, lengths=torch.tensor(LENGTHS), truncate=truncate, **place.structure)
+    found = packed(run, x, LENGTHS, h=state, truncate=truncate, **place.structure)
     same(found, each_alone(run, x, state, place.structure, truncate), leaves_of(run, x, state))
 
 
@@ -158,27 +167,15 @@ def test_a_gradient_goes_back_so_many_steps() -> None:
     assert not of_state.any()
 
 
-@pytest.mark.parametrize("kind", named({name: KINDS[name] for name in ("GRU", "LSTM")}))
-def test_packed_sequences_come_back_packed(kind: Kind) -> None:
-    place = PLACES["diffusion"]
-    rnn = layers(kind, place, 1)
-    x, state = begin(rnn, place)
-    packed = pack_padded_sequence(x, torch.tensor(LENGTHS), enforce_sorted=False)
-    found, end = rnn(packed, edges, state)
-    assert isinstance(found, PackedSequence)
-    padded = pad_packed_sequence(found, total_length=T)[0]
-    same((padded, end), rnn(x, edges, state, lengths=LENGTHS), leaves_of(rnn, x, state))
-
-
 def test_packed_sequences_that_are_sorted_have_no_order() -> None:
     rnn = layers(KINDS["LSTM"], PLACES["diffusion"], 1)
     x, state = begin(rnn, PLACES["diffusion"])
-    packed = pack_padded_sequence(x, torch.tensor([5, 5, 2, 1]))
-    assert packed.sorted_indices is None
-    found, end = rnn(packed, edges, state)
+    given = pack_padded_sequence(x, torch.tensor([5, 5, 2, 1]))
+    assert given.sorted_indices is None
+    found, end = rnn(given, edges, state)
     assert found.sorted_indices is None
     padded = pad_packed_sequence(found, total_length=T)[0]
-    same((padded, end), rnn(x, edges, state, lengths=[5, 5, 2, 1]), leaves_of(rnn, x, state))
+    same((padded, end), packed(rnn, x, [5, 5, 2, 1], edges, state), leaves_of(rnn, x, state))
 
 
 @pytest.mark.parametrize("place", named(SOME))
@@ -187,8 +184,10 @@ def test_batch_first(place: Place, lengths: list[int] | None) -> None:
     rnn = layers(KINDS["GRU"], place, 1)
     x, state = begin(rnn, place)
     first = BasisRNN(rnn.cells[0], batch_first=True)
-    outputs, end = first(x.transpose(0, 1), h=state, lengths=lengths, **place.structure)
-    right = rnn(x, h=state, lengths=lengths, **place.structure)
+    of_first, of_rnn = (one if lengths is None else partial(packed, one) for one in (first, rnn))
+    given = () if lengths is None else (lengths,)
+    outputs, end = of_first(x.transpose(0, 1), *given, h=state, **place.structure)
+    right = of_rnn(x, *given, h=state, **place.structure)
     same((outputs.transpose(0, 1), end), right, leaves_of(rnn, x, state))
 
 
@@ -258,11 +257,11 @@ def test_small_steps_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = BasisCell.read
     monkeypatch.setattr(BasisCell, "read", lambda cell, x, **k: calls.append(tuple(x.shape)) or read(cell, x, **k))
     x, state = begin(rnn, PLACES["diffusion"])
-    at_once = [rnn(x, edges, state), rnn(x, edges, state, lengths=LENGTHS)]
+    at_once = [rnn(x, edges, state), packed(rnn, x, LENGTHS, edges, state)]
     assert calls == [(T, B, 5, P), (T, B, 5, H), (sum(LENGTHS), 5, P), (sum(LENGTHS), 5, H)]
     calls.clear()
     monkeypatch.setattr(sequence, "_SMALL", 0)
-    apart = [rnn(x, edges, state), rnn(x, edges, state, lengths=LENGTHS)]
+    apart = [rnn(x, edges, state), packed(rnn, x, LENGTHS, edges, state)]
     there = [sum(length > t for length in LENGTHS) for t in range(T)]
     assert calls == [(n, 5, width) for of_all in ([B] * T, there) for width in (P, H) for n in of_all]
     for found, expected in zip(apart, at_once, strict=True):
@@ -303,6 +302,12 @@ def run(*shape: int, **given: Any) -> Callable[[], Any]:
 
 
 X = (6, 2, 5, 3)
+
+
+def run_packed(**given: Any) -> Callable[[], Any]:
+    return lambda: network()(pack_padded_sequence(torch.randn(*X), torch.tensor([6, 2])), edges, **given)
+
+
 FAULTY = {
     "no cell": (made(), "cells: expected a cell, or a list of them"),
     "another module": (made(nn.GRUCell(3, 4)), "cells: expected a cell, or a list of them, got .'GRUCell'."),
@@ -339,19 +344,7 @@ FAULTY = {
         r"x: expected a sequence \(T, \*, P, \*grid\)",
     ),
     "channels": (run(6, 2, 5, 7), "x: expected 3 channels"),
-    "a length of zero": (run(*X, lengths=[3, 0]), "lengths: expected from 1 to 6, the steps of x, got 0 to 3"),
-    "a length too long": (run(*X, lengths=[3, 7]), "lengths: expected from 1 to 6, the steps of x, got 3 to 7"),
-    "lengths too few": (run(*X, lengths=[3]), "lengths: expected 2 integers, one per sequence"),
-    "lengths in a matrix": (run(*X, lengths=torch.ones(2, 1).long()), "lengths: expected 2 integers"),
-    "lengths no integers": (run(*X, lengths=[3.0, 2.0]), "lengths: expected 2 integers.*float32"),
-    "lengths of truths": (run(*X, lengths=torch.ones(2).bool()), "lengths: expected 2 integers.*bool"),
-    "lengths without a batch": (run(6, 5, 3, lengths=[3] * 5), "x: expected one batch dimension"),
-    "lengths beside two": (run(6, 2, 2, 5, 3, lengths=[3, 2]), "x: expected one batch dimension"),
-    "lengths of nothing": (run(6, 0, 5, 3, lengths=torch.ones(0).long()), "x: expected at least one sequence"),
-    "lengths beside a PackedSequence": (
-        lambda: network()(pack_padded_sequence(torch.randn(*X), torch.tensor([6, 2])), edges, lengths=[6, 2]),
-        "lengths: expected None with a PackedSequence",
-    ),
+    "lengths beside x": (run(*X, lengths=[6, 2]), "lengths: expected no such .*; pack the sequences"),
     "a PackedSequence without nodes": (
         lambda: network()(pack_padded_sequence(torch.randn(6, 2, 3), torch.tensor([6, 2])), edges),
         r"x: expected a sequence \(S, M, P\), got shape \(8, 3\)",
@@ -363,7 +356,7 @@ FAULTY = {
         r"h: expected shape \(2, 5, 4\), as x, got \(3, 5, 4\)",
     ),
     "a state of another batch, lengths": (
-        run(*X, h=torch.zeros(3, 5, 4), lengths=[6, 2]),
+        run_packed(h=torch.zeros(3, 5, 4)),
         r"h: expected shape \(2, 5, 4\), as x, got \(3, 5, 4\)",
     ),
     "states for one cell": (run(*X, h=[torch.zeros(2, 5, 4)]), "h: expected a tensor, got list"),
@@ -381,10 +374,10 @@ FAULTY = {
         "edge_index",
     ),
     "masks of each sequence": (
-        run(*X, lengths=[6, 5], mask=torch.ones(2, 5, 5)),
-        r"mask: expected one for all sequences, where these have lengths, got shape \(2, 5, 5\)",
+        run_packed(mask=torch.ones(2, 5, 5)),
+        r"mask: expected one for all sequences, where these are packed, got shape \(2, 5, 5\)",
     ),
-    "sources of each sequence": (run(*X, lengths=[6, 5], valid=torch.ones(2, 5) > 0), "valid: expected one for all"),
+    "sources of each sequence": (run_packed(valid=torch.ones(2, 5) > 0), "valid: expected one for all"),
     "features of edges": (run(*X, edge_attr=torch.zeros(9, 2)), "edge_attr: expected None, for Diffusion"),
 }
 
@@ -411,12 +404,3 @@ def test_hooks_and_cells_of_ones_own_are_called() -> None:
     plain.register_forward_hook(lambda *_: seen.append(1))
     BasisRNN(plain)(x)
     assert len(seen) == 3
-
-
-@pytest.mark.parametrize(
-    "lengths", ["ab", [3, None], {3, 2}, torch.tensor([1j, 2j])], ids=["text", "None", "set", "complex"]
-)
-def test_lengths_that_are_no_numbers(lengths: Any) -> None:
-    rnn = BasisRNN(BasisGRUCell(2, 5, bases.Identity()).double())
-    with pytest.raises(ValueError, match=r"^lengths: expected 2 integers, one per sequence"):
-        rnn(draw(3, 2, 4, 2), lengths=lengths)
