@@ -64,7 +64,7 @@ class Restricted(NamedTuple):
         return Restricted(change(self.matrix), change(self.T), self.rows.to(device), starts)
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
     """A product of factors. parent: the node of all but the last; part: the last; member: one whose chain leads here;
     members: whose chains end here; children: the number of child nodes.
