@@ -256,12 +256,7 @@ class BoundBasis:
         return None
 
     def native(self, theta: Theta, width: int) -> Native | None:
-        """The evaluation of A and Theta together by a vendor's kernel, if there is one.
-
-        Args:
-            theta: the parameter.
-            width: P.
-        """
+        """The evaluation of A and Theta together by a vendor's kernel, if there is one. width: P."""
         fast = self.native_family
         return None if fast is None else after_theta(fast, theta, width)
 

@@ -20,14 +20,10 @@ _LATE = 0.1  # the weight of the last matrix against the first one, when indepen
 
 
 class Places:
-    """A family on one graph as one sparse matrix: a row for each place (m, n) at which a matrix may have an entry.
+    """A family of K matrices on one graph as one sparse matrix: a row for each place (m, n) where one may be nonzero.
 
-    Args:
-        place: (U,) the numbers m N + n, ascending.
-        K: the number of matrices.
-        row: (E,) the row of each entry, ascending.
-        kind: (E,) the matrix of each entry; no two in a row are of the same.
-        weight: (E,) float64.
+    place: (U,) the numbers m N + n, ascending; row, kind, weight: (E,) of each entry, with the matrix that it is of, by
+    rows, in which no two are of the same; in double precision.
     """
 
     def __init__(self, place: Tensor, K: int, row: Tensor, kind: Tensor, weight: Tensor) -> None:

@@ -162,17 +162,9 @@ def pair_rows(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention between all pairs, heads side by side in the last axis, and its weights.
 
-    Args:
-        query: (B, N, K d), scaled.
-        key: (B, M, K d).
-        value: (B, M, K D).
-        heads: K.
-        causal: whether target n sees only the sources m <= n.
-        weighted: whether the weights are returned.
-        p: the dropout probability of weights; 0 where they are returned.
-
-    Returns:
-        (B, N, K D), and (B, K, N, M) or None.
+    From scaled queries, (B, N, K d), keys, (B, M, K d), and values, (B, M, K D), to (B, N, K D), and (B, K, N, M), or
+    None where these are not `weighted`. With `causal`, target n sees only the sources m <= n. p: the dropout
+    probability of weights; 0 where they are returned.
 
     >>> y, weight = pair_rows(torch.zeros(1, 2, 3), torch.zeros(1, 4, 3), torch.ones(1, 4, 6), 3, False, True)
     >>> y.shape, weight.shape, weight[0, 0, 0]

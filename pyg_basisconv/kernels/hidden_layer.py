@@ -138,15 +138,8 @@ def hidden(activation: Activation, pattern: Pattern, heads: int, *tensors: Tenso
     Deterministic, and differentiable in all tensors. The backward pass computes the hidden values again, chunk by
     chunk; second derivatives store them all.
 
-    Args:
-        activation: elementwise.
-        pattern: of the entries.
-        heads: H.
-        tensors: l, (M, H D); r, (N, H D); f, (E, R) by target; and U, (R, H D), or None; a, (H, D), or None for f
-            itself, of width D = R.
-
-    Returns:
-        (H, E), by target.
+    The tensors are l, (M, H D); r, (N, H D); f, (E, R) by target; and U, (R, H D), or None; a, (H, D), or None for f
+    itself, of width D = R; the result is (H, E), by target.
 
     >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
     >>> l, r, a = torch.tensor([[1.], [-3.]]), torch.tensor([[1.]]), torch.tensor([[10.]])

@@ -40,11 +40,8 @@ def _by_output(weight: Tensor, scale: float) -> Tensor:
 def joined(x: Tensor, scales: Sequence[float], *given: Tensor) -> Sequence[Tensor]:
     r"""The maps s (x W + b) of rows, (\*, M, P) -> (\*, M, K D) each, side by side in memory.
 
-    Args:
-        x: the rows.
-        scales: s of each map.
-        *given: the weight W of each map, (K, P, D), or (K, P) for D = 1; then the bias b of each, of K D numbers, or
-            none at all.
+    given: the weight W of each map, (K, P, D), or (K, P) for D = 1; then the bias b of each, of K D numbers, or none at
+    all.
 
     >>> weights, biases = [torch.ones(1, 3, 2), torch.ones(4, 3)], [torch.ones(2), torch.ones(4)]
     >>> [y[0] for y in joined(torch.ones(2, 3), (1.0, 0.5), *weights, *biases)]

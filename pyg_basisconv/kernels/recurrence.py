@@ -17,17 +17,9 @@ _DTYPES = (torch.float32, torch.float64)
 def polynomials(x: Tensor, matrix: Matrix, K: int, a: float, c: float, combines: bool) -> Tensor | None:
     r"""Applies :math:`p_0 = I, p_1 = S, p_{k+1} = a \, S \, p_k + c \, p_{k-1}` to rows, without autograd.
 
-    Args:
-        x: (N, W); or (N, K W), if it combines.
-        matrix: S, with as many sources as targets.
-        K: the number of polynomials, two or more.
-        a: the factor of S.
-        c: the factor of the polynomial before the last.
-        combines: whether the k-th block of x is multiplied by p_k, and the products are added up.
-
-    Returns:
-        (N, K W) all products side by side; or (N, W), if it combines; None where there is no kernel for x, and where
-        products one by one are faster.
+    Of two or more polynomials of S, a square matrix. From (N, W) to all products side by side, (N, K W); if it
+    combines, from (N, K W), whose k-th block is multiplied by p_k, to the sum of products, (N, W). None where there is
+    no kernel for x, and where products one by one are faster.
 
     >>> ptr, index = torch.tensor([0, 0, 1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32)
     >>> y = polynomials(torch.ones(2, 1), (None, ptr, index), 2, 1.0, 0.0, False)

@@ -45,11 +45,8 @@ class Order:
         """What it needs to know of a family beyond its sizes, a hashable value of plain integers; None if it cannot
         evaluate the family.
 
-        Args:
-            family: a `BoundBasis`.
-            inputs: the features and the parameter.
-            messages: whether PyG's message passing is to be used.
-            forced: whether the user asks for this order, so that it is measured even if it cannot pay.
+        family: a `BoundBasis`; messages: whether PyG's message passing is to be used; forced: whether the user asks for
+        this order, so that it is measured even if it cannot pay.
         """
         return None
 
@@ -64,12 +61,8 @@ class Order:
     def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted | None:
         """Evaluates the layer; None if it cannot any more, as the basis was changed after the order was chosen.
 
-        Args:
-            family: a `BoundBasis`.
-            inputs: the features and the parameter.
-            bias: b; adding it is optional, see `Contracted`.
-            form: that of the estimate.
-            cached: whether results that depend on x alone are cached.
+        bias: b; adding it is optional, see `Contracted`; form: that of the estimate; cached: whether results that
+        depend on x alone are cached.
         """
         raise NotImplementedError
 
