@@ -146,7 +146,7 @@ OTHERS: dict[Callable[..., Any], dict[str, tuple[Domain, list[Any]]]] = {
         "kernel_size": (lambda v: sizes(2, 1)(v) and None, [(3, 2), (1, 1)]),
         "stride": (sizes(2, 1), [1, (1, 2)]),
         "padding": (lambda v: v == "valid" if isinstance(v, str) else sizes(2)(v), [0, 1, (0, 1), "valid"]),
-        "dilation": (sizes(2, 1), [1]),
+        "dilation": (lambda v: sizes(2, 1)(v) and None, [1]),
         "padding_mode": (MODES[0], ["zeros"]),
         "transposed": (lambda v: None if v is True else flag(v), [False]),  # it goes with few of the others
         "output_padding": (lambda v: (type(v) is int and v == 0) or None, [0]),
