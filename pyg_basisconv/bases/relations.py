@@ -1,9 +1,10 @@
 """One matrix for each relation of a knowledge graph."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 from ..basis import Basis, BoundBasis
 from ..edge_set import EdgeSet
@@ -41,8 +42,7 @@ class Relations(Basis):
     block decomposition.
 
     Args:
-        num_relations: R; the `edge_type` of a call is from 0 to R - 1. A `HeteroData` has `len(data.edge_types)` of
-            them, whose edges `data.to_homogeneous()` numbers so.
+        num_relations: R; the `edge_type` of a call is from 0 to R - 1.
         norm: one of the table.
         inverse: whether to add R matrices of the reversed edges, at R + r.
         self_loop: whether to add the identity as the last matrix: the node's own features, `x_dst` in a bipartite call.
@@ -67,6 +67,26 @@ class Relations(Basis):
         super().__init__(num_relations * (1 + inverse) + self_loop)
         self.num_relations, self.norm, self.inverse, self.self_loop = num_relations, norm, inverse, self_loop
         self.reads_target = self_loop
+
+    @classmethod
+    def from_hetero(cls, data: Any, norm: Norm = None, inverse: bool = False, self_loop: bool = False) -> "Relations":
+        """One relation for each edge type of a `HeteroData`, in the order of `data.to_homogeneous()`.
+
+        Args:
+            data: the `HeteroData`.
+            norm: as in the class.
+            inverse: as in the class.
+            self_loop: as in the class.
+
+        >>> from torch_geometric.data import HeteroData
+        >>> data = HeteroData()
+        >>> data['author', 'writes', 'paper'].edge_index = torch.tensor([[0], [0]])
+        >>> Relations.from_hetero(data, 'mean')
+        Relations(1, norm='mean')
+        """
+        if not isinstance(data, HeteroData) or not data.edge_types:
+            reject("data", "a HeteroData with edges", type(data).__name__, "or give the number of relations")
+        return cls(len(data.edge_types), norm, inverse, self_loop)
 
     def build(self, graph: Graph) -> BoundBasis:
         R, s = self.num_relations, graph.structure

@@ -72,7 +72,7 @@ def split(y: Tensor, data: HeteroData) -> dict[str, Tensor]:
     >>> data['actor', 'played_in', 'film'].edge_index = torch.tensor([[0, 1, 2, 2], [0, 0, 0, 1]])
     >>> x = stack({'actor': torch.randn(3, 8), 'film': torch.randn(2, 8)}, data)
     >>> graph = data.to_homogeneous()
-    >>> conv = BasisConv(8, 4, bases.Relations(1, 'mean', inverse=True, self_loop=True))
+    >>> conv = BasisConv(8, 4, bases.Relations.from_hetero(data, norm='mean', inverse=True, self_loop=True))
     >>> {name: tuple(t.shape) for name, t in split(conv(x, graph.edge_index, edge_type=graph.edge_type), data).items()}
     {'actor': (3, 4), 'film': (2, 4)}
     """

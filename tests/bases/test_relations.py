@@ -10,6 +10,7 @@ import torch
 import torch_geometric.backend
 from torch import Tensor
 from torch.autograd import grad
+from torch_geometric.data import HeteroData
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 
 from pyg_basisconv import BasisConv, bases, theta
@@ -140,6 +141,49 @@ def test_products_of_relations_are_walks() -> None:
 
 def _both(R: int) -> list[tuple[int, bool]]:
     return [(r, inverse) for inverse in (False, True) for r in range(R)]
+
+
+# ---------------------------------------------------------------------------------------------- heterogeneous data
+
+
+def films() -> HeteroData:
+    data = HeteroData()
+    data["actor"].x, data["film"].x, data["genre"].x = draw(4, 3), draw(5, 3, seed=1), draw(2, 3, seed=2)
+    data["actor", "in", "film"].edge_index = torch.tensor([[0, 1, 1, 3, 2], [0, 0, 4, 2, 2]])
+    data["film", "of", "genre"].edge_index = torch.tensor([[0, 1, 2, 4], [1, 1, 0, 0]])
+    data["film", "after", "film"].edge_index = torch.tensor([[1], [0]])
+    data["actor", "likes", "genre"].edge_index = torch.empty(2, 0, dtype=torch.long)
+    return data
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "mean", "inverse": True, "self_loop": True}], ids=["plain", "all"])
+def test_from_hetero(options: dict[str, Any]) -> None:
+    """The relations of a HeteroData, in its order, on the graph that it becomes; results per node type."""
+    data = films()
+    basis = bases.Relations.from_hetero(data, **options)
+    assert repr(basis) == repr(bases.Relations(4, **options))
+    flat = data.to_homogeneous()
+    conv = make(basis)
+    y = conv(flat.x, flat.edge_index, edge_type=flat.edge_type)
+    first = {"actor": 0, "film": 4, "genre": 9}
+    edges, types = [], []
+    for r, (source, _, target) in enumerate(data.edge_types):
+        pairs = data[data.edge_types[r]].edge_index.t().tolist()
+        edges += [(first[source] + m, first[target] + n) for m, n in pairs]
+        types += [r] * len(pairs)
+    reference = expected(conv, kg.relations(Graph(11, 11, edges, type=types), 4, **options), flat.x)
+    close(y, reference)
+    for i, kind in enumerate(data.node_types):
+        of_kind = y[flat.node_type == i]
+        assert of_kind.shape[0] == data[kind].num_nodes
+        close(of_kind, reference[first[kind] : first[kind] + data[kind].num_nodes])
+
+
+def test_from_hetero_of_something_else() -> None:
+    with pytest.raises(ValueError, match=r"^data: expected .*, got .*; .+"):
+        bases.Relations.from_hetero([("actor", "in", "film")])
+    with pytest.raises(ValueError, match=r"^data: expected .*, got .*; .+"):
+        bases.Relations.from_hetero(HeteroData())
 
 
 # -------------------------------------------------------------------------------------------------------- R-GCN

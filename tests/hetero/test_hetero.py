@@ -70,7 +70,7 @@ def applied(conv: BasisConv, data: HeteroData) -> dict[str, Tensor]:
 def test_relations_by_node_type(sizes: dict[str, int]):
     edges = {e: E if sizes.get(e[0]) and sizes.get(e[2]) else 0 for e, E in EDGES.items() if {e[0], e[2]} <= set(sizes)}
     data = graph(sizes, edges)
-    conv = BasisConv(3, 4, bases.Relations(len(data.edge_types), inverse=True, self_loop=True)).double()
+    conv = BasisConv(3, 4, bases.Relations.from_hetero(data, inverse=True, self_loop=True)).double()
     assert 2 * len(edges) + 1 == conv.basis.K
     torch.nn.init.normal_(conv.bias)
     found, expected = applied(conv, data), per_type(conv, data)
@@ -83,7 +83,7 @@ def test_relations_by_node_type(sizes: dict[str, int]):
 def test_norms_are_those_of_an_edge_type(norm: str):
     data = graph()
     whole = data.to_homogeneous()
-    basis = bases.Relations(len(data.edge_types), norm=norm)
+    basis = bases.Relations.from_hetero(data, norm=norm)
     A = basis.bind(whole.edge_index, edge_type=whole.edge_type, size=16, dtype=DOUBLE).to_coo().to_dense()
     for r, edge_type in enumerate(data.edge_types):
         one = dense(data, edge_type)
@@ -114,7 +114,7 @@ def test_ids_are_those_of_to_homogeneous():
 def test_batches():
     data = graph()
     whole = data.to_homogeneous()
-    conv = BasisConv(3, 4, bases.Relations(len(data.edge_types), norm="mean", inverse=True)).double()
+    conv = BasisConv(3, 4, bases.Relations.from_hetero(data, norm="mean", inverse=True)).double()
     features = {name: torch.randn(2, 3, N, 3, dtype=DOUBLE) for name, N in SIZES.items()}
     y = split(conv(stack(features, data), whole.edge_index, edge_type=whole.edge_type), data)
     assert {name: tuple(part.shape) for name, part in y.items()} == {n: (2, 3, N, 4) for n, N in SIZES.items()}
