@@ -1,7 +1,7 @@
 """Families with their edges written out, which every other family can be brought to."""
 
 from collections.abc import Iterable, Sequence
-from typing import cast, overload
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -138,7 +138,7 @@ class TypedEdges(Explicit):
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         if self.K == 1:
-            return self._expand.apply(cast(Tensor, members(z, 1)[0]))
+            return self._expand.apply(members(z, 1)[0])
         z = dense(check_members(z, self.K))
         return self._combine.apply(self._by_node(z))  # (*, N, Q)
 
@@ -330,11 +330,7 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
 CONSTRUCTORS["explicit"] = explicit
 
 
-@overload
-def members(z: Tensor, K: int) -> Sequence[Tensor]: ...
-@overload
-def members(z: Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]: ...
-def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
+def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Any]:
     """The K members of z as a sequence. A single member is not made by `unbind`, whose views cannot be written to."""
     z = check_members(z, K)
     if not isinstance(z, Tensor):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +15,6 @@ from ..kernels.multihead import to_rows
 from ..sparse_input import sparse_matmul
 
 Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
-
-
-class Family(Protocol):
-    """What parameters need of a family of matrices; see `BoundBasis`."""
-
-    def combine(self, z: Members) -> Tensor:
-        """The sum of all products, of K members (*, M, Q)."""
-        ...
-
-    def each(self, z: Tensor) -> Tensor:
-        """Member by member, of (K, *, M, D)."""
-        ...
 
 
 Step = Callable[["Theta", Tensor, Tensor | None, Rows], Tensor]
@@ -161,8 +149,8 @@ class Theta(nn.Module):
         r""":math:`\sum_k u_k \Theta_k`: an iterable of K tensors (*, N, P) -> (*, N, Q)."""
         raise NotImplementedError
 
-    def gather(self, family: Family, z: Members) -> Tensor:
-        """Applies a family to projected inputs, and sums the members or puts them side by side: (*, N, Q)."""
+    def gather(self, family: Any, z: Members) -> Tensor:
+        """Applies a `BoundBasis` to projected inputs, and sums the members or puts them side by side: (*, N, Q)."""
         return family.combine(z) if self.sums else self.join(to_rows(family.each(stacked(z))))
 
     @property

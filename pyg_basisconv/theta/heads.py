@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from ..kernels.multihead import to_heads
 from ..portable import few
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
-from .base import Blocks, Family, Members, Theta, add_bias, glorot, param
+from .base import Blocks, Members, Theta, add_bias, glorot, param
 
 # Inputs of up to so many numbers are multiplied by torch as they are, the fastest forward; `matmul` is for larger ones.
 _SMALL = 1 << 16
@@ -112,7 +112,7 @@ class Heads(Values):
         heads = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
         return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
 
-    def gather(self, family: Family, z: Members) -> Tensor:
+    def gather(self, family: Any, z: Members) -> Tensor:
         y = super().gather(family, z)
         return y / self.K if self.sums else y
 
