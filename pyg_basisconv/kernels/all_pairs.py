@@ -1,7 +1,6 @@
 """Attention between all pairs: torch's kernel, with the second derivatives that it lacks, and the compiled kernels."""
 
-from collections.abc import Callable, Sequence
-from itertools import compress
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
@@ -13,7 +12,7 @@ from ..backend import is_watched
 from ..errors import reject
 from ..portable import portable
 from .onepass import kernel
-from .op import PLAIN, acc_dtype, derivative, differentiated_again, raw_apply
+from .op import PLAIN, Backward, Grads, acc_dtype, derivative, recorded
 
 _CALL = Struct("=24q")  # `PairCall` in the kernels
 _FEW = 1 << 25  # multiply-adds up to which the compiled kernels beat torch's by far: how far, depends on the machine
@@ -63,51 +62,28 @@ class _TwiceDifferentiable(torch.autograd.Function):
         return None, *derivative(plain, (query, key, value, bias), grad), None, None
 
 
-class _PairAttention(torch.autograd.Function):
-    """See `pair_rows`; the compiled kernels, which recompute the weights in the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, weighted: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        ctx.set_materialize_grads(False)
-        y, weight, stats = _compiled(query, key, value, heads, causal, weighted, True)
-        ctx.save_for_backward(query, key, value, stats)
-        ctx.given = heads, causal
-        return y, weight
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_weight: Tensor | None) -> tuple[Tensor | None, ...]:
-        query, key, value, stats = ctx.saved_tensors
-        heads, causal = ctx.given
-        if differentiated_again():
-            used = [t is not None for t in (grad, grad_weight)]
-
-            def plain(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-                return list(compress(_plain_rows(query, key, value, heads, causal), used))
-
-            grads = [t for t in (grad, grad_weight) if t is not None]
-            return *derivative(plain, (query, key, value), grads), None, None, None
-        B, N, _ = query.shape
-        grad = value.new_zeros(B, N, value.shape[2]) if grad is None else grad.resolve_neg().contiguous()
-        grad_weight = None if grad_weight is None else grad_weight.resolve_neg().contiguous()
-        # Hooks on saved tensors may give them back with other strides.
-        sides = tuple(t if t.stride(2) == 1 else t.contiguous() for t in (query, key, value))
-        found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in sides]
-        _call("pair_backward", sides, heads, causal, (None, None, stats.contiguous(), grad, grad_weight, *found))
-        return *found, None, None, None
-
-
-def _compiled(
-    query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, weighted: bool, keep: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The sums; the weights, if `weighted`; and the softmax statistics for the backward pass, if `keep`."""
+def _pairs(
+    heads: int, causal: bool, weighted: bool, keep: bool, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor | None]]:
+    """See `pair_rows`; by the compiled kernels, which `keep` the softmax statistics for the backward pass."""
     B, N, _ = query.shape
     y = value.new_empty(B, N, value.shape[2])
     weight = value.new_empty(B, heads, N, key.shape[1]) if weighted else None
     stats = value.new_empty(B, heads, N, 2) if keep else None
     _call("pair_forward", (query, key, value), heads, causal, (y, weight, stats, *[None] * 5))
-    return y, weight, stats
+    return (y, weight), (stats,)
+
+
+def _pairs_backward(given: Backward) -> Grads:
+    (grad, grad_weight), _, (heads, causal, *_), (query, key, value), (stats,) = given
+    B, N, _ = query.shape
+    grad = value.new_zeros(B, N, value.shape[2]) if grad is None else grad.resolve_neg().contiguous()
+    grad_weight = None if grad_weight is None else grad_weight.resolve_neg().contiguous()
+    # Hooks on saved tensors may give them back with other strides.
+    sides = tuple(t if t.stride(2) == 1 else t.contiguous() for t in (query, key, value))
+    found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in sides]
+    _call("pair_backward", sides, heads, causal, (None, None, stats.contiguous(), grad, grad_weight, *found))
+    return found
 
 
 def _call(
@@ -154,7 +130,9 @@ def _plain_rows(query: Tensor, key: Tensor, value: Tensor, heads: int, causal: b
     return pair_product(weight.to(v.dtype), v).transpose(1, 2).flatten(2), weight
 
 
-_record: Callable[..., tuple[Tensor, Tensor | None]] = raw_apply(_PairAttention)
+_record = recorded(
+    4, _pairs, _pairs_backward, lambda heads, causal, weighted, keep, q, k, v: _plain_rows(q, k, v, heads, causal)
+)
 
 
 def pair_rows(
@@ -171,9 +149,7 @@ def pair_rows(
     (torch.Size([1, 2, 6]), torch.Size([1, 3, 2, 4]), tensor([0.2500, 0.2500, 0.2500, 0.2500]))
     """
     if not p and _takes(query, key, value, heads, weighted):
-        if torch.is_grad_enabled():
-            return _record(query, key, value, heads, causal, weighted)
-        return _compiled(query, key, value, heads, causal, weighted, False)[:2]
+        return _record(heads, causal, weighted, torch.is_grad_enabled(), query, key, value)  # type: ignore[no-any-return]
     if weighted:
         return _plain_rows(query, key, value, heads, causal)
     q, k, v = (by_heads(t if t.dtype == value.dtype else t.to(value.dtype), heads) for t in (query, key, value))

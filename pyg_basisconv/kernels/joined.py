@@ -5,9 +5,8 @@ added to. On the CPU wide products are quicker than several narrow ones, if nobo
 edges read them where they are, and write the gradients side by side.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 
 from ..portable import with_plain
 from .memory import room, side_by_side
-from .op import PLAIN, autocasting, derivative, differentiated_again, needs_gradient, raw_apply
+from .op import PLAIN, Backward, Grads, autocasting, recorded
 
 
 @with_plain(lambda x, *parameters: False)
@@ -68,54 +67,39 @@ def _stacked(P: int, scales: Sequence[float], given: Sequence[Tensor]) -> tuple[
     return torch.cat(matrices).reshape(-1, P), torch.cat(biases) if biases else None, sizes
 
 
-def _columns(x: Tensor, scales: Sequence[float], *given: Tensor) -> tuple[Tensor, ...]:
-    """`joined_columns`, without autograd."""
+def _columns(scales: Sequence[float], x: Tensor, *given: Tensor) -> tuple[tuple[Tensor, ...], tuple[()]]:
+    """`joined_columns`; views of views have the gradient of what these are views of, which here has none."""
     matrix, bias, sizes = _stacked(x.shape[1], scales, given)
     y = room(x, len(x), len(matrix))
     if bias is None:
         torch.mm(x, matrix.t(), out=y)
     else:
         torch.addmm(bias, x, matrix.t(), out=y)
-    return y.split(sizes, 1)
+    return tuple(part.detach() for part in y.split(sizes, 1)), ()
 
 
-class _Columns(torch.autograd.Function):
-    """`joined_columns`; gradients that lie side by side, as the results do, are multiplied at once, too."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scales: Sequence[float], *given: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, *given)
-        ctx.scales = scales
-        ctx.set_materialize_grads(False)
-        # Views of views have the gradient of what these are views of, which here has none.
-        return tuple(y.detach() for y in _columns(x, scales, *given))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        (x, *given), scales = ctx.saved_tensors, ctx.scales
-        matrix, _, sizes = _stacked(x.shape[1], scales, given)
-        if differentiated_again():
-            every = [x.new_zeros(len(x), size) if g is None else g for g, size in zip(grads, sizes, strict=True)]
-            d_x, *found = derivative(lambda x, *given: joined(x, scales, *given), (x, *given), every)
-            return d_x, None, *found
-        needs_x, _, *needs = ctx.needs_input_grad
-        parts = [(g, i, i + 1) for i, g in enumerate(grads) if g is not None]
-        whole = side_by_side([g for g, *_ in parts]) if len(parts) == len(sizes) else None
-        if whole is not None:
-            parts = [(whole, 0, len(sizes))]
-        starts, count, d_x = [0, *accumulate(sizes)], len(sizes), None
-        found = [None] * len(given)
-        for grad, i, j in parts:
-            rows = matrix[starts[i] : starts[j]]
-            if needs_x:
-                d_x = torch.mm(grad, rows, out=room(x, *x.shape)) if d_x is None else d_x.addmm_(grad, rows)
-            if any(needs[i:j]):
-                for k, d in enumerate((grad.t() @ x).split(sizes[i:j]), i):
-                    found[k] = _as_given(d, given[k], scales[k])
-            if any(needs[count + i : count + j]):
-                for k, d in enumerate(grad.sum(0).split(sizes[i:j]), i):
-                    found[count + k] = d.view(given[count + k].shape) * scales[k]
-        return d_x, None, *found
+def _backward(given: Backward) -> Grads:
+    """Gradients that lie side by side, as the results do, are multiplied at once, too."""
+    grads, (needs_x, *needs), (scales,), (x, *parameters), _ = given
+    matrix, _, sizes = _stacked(x.shape[1], scales, parameters)
+    grads = [grads] if isinstance(grads, Tensor) else grads
+    parts = [(g, i, i + 1) for i, g in enumerate(grads) if g is not None]
+    whole = side_by_side([g for g, *_ in parts]) if len(parts) == len(sizes) else None
+    if whole is not None:
+        parts = [(whole, 0, len(sizes))]
+    starts, count, d_x = [0, *accumulate(sizes)], len(sizes), None
+    found: list[Tensor | None] = [None] * len(parameters)
+    for grad, i, j in parts:
+        rows = matrix[starts[i] : starts[j]]
+        if needs_x:
+            d_x = torch.mm(grad, rows, out=room(x, *x.shape)) if d_x is None else d_x.addmm_(grad, rows)
+        if any(needs[i:j]):
+            for k, d in enumerate((grad.t() @ x).split(sizes[i:j]), i):
+                found[k] = _as_given(d, parameters[k], scales[k])
+        if any(needs[count + i : count + j]):
+            for k, d in enumerate(grad.sum(0).split(sizes[i:j]), i):
+                found[count + k] = d.view(parameters[count + k].shape) * scales[k]
+    return d_x, *found
 
 
 def _as_given(grad: Tensor, weight: Tensor, scale: float) -> Tensor:
@@ -124,7 +108,7 @@ def _as_given(grad: Tensor, weight: Tensor, scale: float) -> Tensor:
     return grad if weight.dim() == 2 else grad.view(len(weight), -1, grad.shape[1]).mT
 
 
-_record: Callable[..., tuple[Tensor, ...]] = raw_apply(_Columns)
+_record = recorded(1, _columns, _backward, lambda scales, x, *given: joined(x, scales, *given))
 
 
 def joined_columns(x: Tensor, scales: Sequence[float], *given: Tensor) -> Sequence[Tensor]:
@@ -134,5 +118,4 @@ def joined_columns(x: Tensor, scales: Sequence[float], *given: Tensor) -> Sequen
     >>> [y[0] for y in joined_columns(x, (1.0, 0.5), *weights)]
     [tensor([3., 3.]), tensor([1.5000, 1.5000, 1.5000, 1.5000])]
     """
-    learns = torch.is_grad_enabled() and needs_gradient(x, *given)
-    return (_record if learns else _columns)(x, scales, *given)
+    return _record(scales, x, *given)  # type: ignore[no-any-return]

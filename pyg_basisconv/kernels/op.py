@@ -29,10 +29,10 @@ def raw_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 def derivative(
-    plain: Callable[..., Tensor | Sequence[Tensor]], inputs: Sequence[Any], grad: Tensor | Sequence[Tensor]
+    plain: Callable[..., Tensor | Sequence[Tensor]], inputs: Sequence[Any], grad: Tensor | Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """The derivative of a plain form by its inputs, tensors and others, None for those that need none; differentiable
-    again. grad: the gradient of its result, or of each of its results.
+    again. grad: the gradient of its result, or of each of its results, None for those that nothing reads.
     """
     with torch.enable_grad():
         # Views cut the graph, in case one input was computed from another.
@@ -40,7 +40,9 @@ def derivative(
         needed = [isinstance(t, Tensor) and t.requires_grad for t in own]
         wanted = [t for t, need in zip(own, needed, strict=True) if need]
         options = {"create_graph": True, "allow_unused": True, "materialize_grads": True}
-        found = iter(torch.autograd.grad(plain(*own), wanted, grad, **options))
+        ys, grads = ([t] if isinstance(t, Tensor) else t for t in (plain(*own), grad))
+        read: list[Any] = [(y, g) for y, g in zip(ys, grads, strict=True) if g is not None]
+        found = iter(torch.autograd.grad([y for y, _ in read], wanted, [g for _, g in read], **options))
     return tuple(next(found) if need else None for need in needed)
 
 
@@ -86,7 +88,7 @@ class Backward(NamedTuple):
     tensors of the computation, see `recorded`.
     """
 
-    grad: Tensor
+    grad: Any  # a tensor; of several results a tuple, with None for those that nothing reads
     needs: Sequence[bool]
     fixed: tuple[Any, ...]
     tensors: Sequence[Any]
@@ -98,31 +100,32 @@ Grads = Sequence[Tensor | None]  # of the tensors
 
 def recorded(
     fixed: int,
-    compute: Callable[..., tuple[Tensor, Sequence[Tensor | None]]],
+    compute: Callable[..., tuple[Any, Sequence[Tensor | None]]],
     backward: Callable[[Backward], Grads],
-    plain: Callable[..., Tensor],
+    plain: Callable[..., Any],
     nested: bool = False,
-) -> Callable[..., Tensor]:
+) -> Callable[..., Any]:
     """A function with a derivative of its own, recorded for autograd where one of its tensors learns.
 
     It is differentiable any number of times: a derivative that is differentiated again is that of the plain form.
 
     Args:
         fixed: the number of arguments before the first tensor; all that follow are tensors or None.
-        compute: of the arguments, the result, and further tensors that the derivative reads.
+        compute: of the arguments, the result, or a tuple of them, and further tensors that the derivative reads.
         backward: returns the gradients of the tensors that need one.
         plain: of the arguments, the result by differentiable torch operations; for the portable path, too.
         nested: whether `backward` consists of differentiable functions, so that it is differentiated again itself.
     """
 
-    def forward(ctx: Any, *args: Any) -> Tensor:
+    def forward(ctx: Any, *args: Any) -> Any:
         result, further = compute(*args)
         ctx.save_for_backward(*args[fixed:], *further)
         ctx.fixed, ctx.count = args[:fixed], len(args) - fixed
+        ctx.set_materialize_grads(isinstance(result, Tensor))
         return result
 
-    def derive(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        saved, count = ctx.saved_tensors, ctx.count
+    def derive(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        saved, count, grad = ctx.saved_tensors, ctx.count, grads if len(grads) > 1 else grads[0]
         if not nested and differentiated_again():
             return derivative(plain, (*ctx.fixed, *saved[:count]), grad)
         needs = ctx.needs_input_grad[fixed:]
@@ -132,10 +135,9 @@ def recorded(
     record = raw_apply(type(compute.__name__, (torch.autograd.Function,), rule))
 
     @with_plain(plain)
-    def call(*args: Any) -> Tensor:
+    def call(*args: Any) -> Any:
         if torch.is_grad_enabled() and needs_gradient(*args[fixed:]):
-            result: Tensor = record(*args)
-            return result
+            return record(*args)
         return compute(*args)[0]
 
     return call
