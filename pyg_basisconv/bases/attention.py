@@ -225,13 +225,7 @@ def mask_share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Ten
     """(E,) the share of each entry that the mask of a graph leaves, by target.
 
     It is the mask of an edge, 1 for loops that the basis adds, and for an entry with several walks the masked part of
-    their sum.
-
-    Args:
-        found: the entries.
-        mask: the basis of the entries.
-        graph: with a mask.
-        weighted: whether the weights of edges count.
+    their sum, in which weights of edges may count.
     """
     whole = graph.masked(None).bare
     whole.weight = whole.weight if weighted else None

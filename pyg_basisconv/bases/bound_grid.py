@@ -97,18 +97,12 @@ class ImageFamily(BoundBasis):
 
 
 class BoundGrid(ImageFamily):
-    """One matrix for each offset. It stores no indices: at an offset, slices of both grids belong together.
+    """One matrix for each offset, of M rows, the first of which are the sources. It stores no indices: at an offset,
+    slices of both grids belong together.
 
-    Args:
-        lattice: of sources and targets.
-        offsets: one for each matrix.
-        M: the rows of x, of which the first are the sources.
-        dtype: of the matrices.
-        device: of the matrices.
-        norm: None; 'mean', divided by the number of sources of each target; 'padded', divided by the number of offsets
-            that stay within the sources and their padding.
-        padding: the padding before and behind the sources.
-        transposed: whether to evaluate it as a transposed convolution.
+    norm: None; 'mean', divided by the number of sources of each target; 'padded', divided by the number of offsets that
+    stay within the sources and their padding, before and behind; transposed: whether to evaluate it as a transposed
+    convolution.
     """
 
     def __init__(

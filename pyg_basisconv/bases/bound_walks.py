@@ -29,12 +29,8 @@ _MOST = 1e15  # walks from or to a node up to which float32 can represent their 
 
 
 class Steps:
-    """The matrices of steps on a graph: edges of the relations of a step, in its direction.
-
-    Args:
-        graph: the graph.
-        relations: the number of relations, None for any.
-        norm: of each step.
+    """The matrices of steps on a graph: edges of the relations of a step, of which there are so many, None for any, in
+    its direction; each normalised.
     """
 
     def __init__(self, graph: Graph, relations: int | None, norm: Norm) -> None:

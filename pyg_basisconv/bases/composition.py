@@ -27,13 +27,8 @@ class Constants(NamedTuple):
 
 
 class BoundComposition(Derived):
-    """The family of two layers in sequence, and the weights with which their constants reach the targets.
-
-    Args:
-        family: of the two layers together.
-        first: of the first layer; None if its only constant is its bias.
-        second: of the second layer.
-        constants: which constants there are.
+    """The family of two layers in sequence, and the weights with which their constants reach the targets; first is
+    None if the only constant of the first layer is its bias.
     """
 
     def __init__(self, family: BoundBasis, first: BoundBasis | None, second: BoundBasis, constants: Constants) -> None:

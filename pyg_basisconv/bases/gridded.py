@@ -13,13 +13,7 @@ from .bound_grid import ints
 
 
 class Gridded(Basis):
-    """A family on a grid.
-
-    Args:
-        K: the number of matrices.
-        shape: of the sources' grid, or None if each call gives it.
-        axes: the number of axes of the grid.
-    """
+    """A family on a grid with so many axes, whose shape each call gives if it is None here."""
 
     needs_edges = reads_types = False
     axes: int

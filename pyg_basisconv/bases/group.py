@@ -111,14 +111,10 @@ _NAMED = {"p4": p4, "p4m": p4m}
 
 
 class BoundGroup(ImageFamily):
-    """Convolution over a group and a window.
+    """Convolution over a group and a window, which is bound to the grid of one group element (a sheet).
 
-    Args:
-        group: the group.
-        window: bound to the grid of one group element (a sheet).
-        taps: (G, K') for each element, the tap of the window to which it maps each tap.
-        lift: whether the sources are one sheet, instead of one for each element.
-        M: the rows of x.
+    taps: (G, K') for each element, the tap of the window to which it maps each tap; lift: whether the sources are one
+    sheet, instead of one for each element.
     """
 
     def __init__(self, group: FiniteGroup, window: BoundGrid, taps: list[list[int]], lift: bool, M: int) -> None:

@@ -137,12 +137,7 @@ class BoundPolynomial(Derived):
 
 
 class OfSquareMatrix(Basis):
-    """A family that is computed from one square matrix S.
-
-    Args:
-        K: the number of matrices.
-        operator: S, a basis of one matrix.
-    """
+    """A family that is computed from one square matrix S, a basis of one matrix."""
 
     def __init__(self, K: int, operator: Basis) -> None:
         if isinstance(K, Basis):

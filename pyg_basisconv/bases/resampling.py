@@ -124,15 +124,7 @@ class Resampling(Gridded):
 
 
 class BoundResampling(MemberByMember, ImageFamily):
-    """One matrix for each axis of a grid.
-
-    Args:
-        basis: the resampling.
-        shape: of the sources' grid.
-        M: the rows of x, of which the first are the sources.
-        dtype: of the matrices.
-        device: of the matrices.
-    """
+    """One matrix for each axis of a grid, of which the first of M rows of x are the sources."""
 
     def __init__(self, basis: Resampling, shape: Ints, M: int, dtype: torch.dtype, device: torch.device) -> None:
         self.basis, self.source_grid, self.target_grid = basis, shape, basis.target_shape(shape)

@@ -37,12 +37,8 @@ class Sites(NamedTuple):
 
 
 class BoundSites(BoundBasis):
-    """A window on a sparse grid.
-
-    Attributes:
-        sites: (N, r) the positions of the targets.
-        site_batch: (N,) the sample of each.
-        space: the shape of their grid.
+    """A window on a sparse grid: `sites`, (N, r), are the positions of the targets, `site_batch`, (N,), their samples,
+    and `space` is the shape of their grid.
     """
 
     def __init__(self, places: Sites, space: Ints, M: int, dtype: torch.dtype) -> None:
@@ -79,13 +75,8 @@ class BoundSites(BoundBasis):
 
 
 def find_sites(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Sites:
-    """Finds the sites that are linked at each offset, and the targets if they are not the sources.
-
-    Args:
-        sites: (M, r) positions, in any order.
-        batch: (M,) the sample of each, or None for one.
-        lattice: of the grid.
-        offsets: one for each member.
+    """Finds the sites that are linked at each offset, and the targets if they are not the sources, of positions (M, r)
+    in any order, and the sample of each, (M,), or None for one.
     """
     M, device = sites.shape[0], sites.device
     if batch is None:

@@ -78,18 +78,10 @@ class Node:
 
 
 class Trie:
-    """Chains of factors, merged by their common prefixes.
+    """The chains of factors of each member, whose products are summed, merged by their common prefixes.
 
     A factor with only one successor is multiplied with it if their product has at most as many walks, which is an inner
-    product to count, as the two have entries.
-
-    Args:
-        chains: the chains of each member, whose products are summed.
-        factor: returns the factor of a key.
-        M: the number of rows.
-        dtype: of the matrices.
-        device: of the matrices.
-        merge: the most entries of a product that is written out; 0 if weights learn.
+    product to count, as the two have entries, and no more than `merge`, which is 0 if weights learn.
     """
 
     def __init__(
@@ -266,10 +258,8 @@ class Trie:
                 yield ChainEnd(member, node.part.rows), value
 
     def products(self, check: Callable[[int, float], None]) -> Iterator[tuple[int, Tensor]]:
-        """For each chain, its member and the product as a sparse (M, M) matrix.
-
-        Args:
-            check: called with a member and the most entries that its product may have, before it is built.
+        """For each chain, its member and the product as a sparse (M, M) matrix. `check` is called with a member and the
+        most entries that its product may have, before it is built.
         """
 
         def times(before: Tensor, node: Node) -> Tensor:

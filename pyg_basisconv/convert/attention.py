@@ -263,14 +263,8 @@ def attention_conv(
 def multihead_conv(
     layer: Any, mechanism: Mechanism, value: Linear, target: Linear | None = None, **kwargs: Any
 ) -> BasisConv:
-    """The same, where the values of the layer's heads are parts of one Linear, and are concatenated or averaged.
-
-    Args:
-        layer: of PyG.
-        mechanism: of the scores.
-        value: of the sources, (H D, P); its parameters are taken over.
-        target: the Linear that reads the targets, if these have features of their own.
-        **kwargs: of `attention_conv`.
+    """The same, where the values of the layer's heads are parts of one Linear, (H D, P), whose parameters are taken
+    over, and are concatenated or averaged; another Linear may read the targets.
     """
     check_initialized(layer)
     H, Q = layer.heads, layer.out_channels * (layer.heads if layer.concat else 1)
@@ -282,14 +276,8 @@ def multihead_conv(
 
 
 def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **about: Any) -> BoundBasis:
-    """The weights of a layer for sources whose features x are not the values that it is to sum.
-
-    Args:
-        conv: with `bases.Attention`, whose scores do not read what Theta projects.
-        x: of the sources.
-        target: features of the targets.
-        edge_index: (2, E), or None for all pairs.
-        **about: of the content: edge_attr, mask, valid, observed.
+    """The weights of a layer for sources whose features x are not the values that it is to sum, along edges, (2, E),
+    or of all pairs. The scores do not read what Theta projects; the other arguments are those of the `Content`.
     """
     size = (x.shape[-2], target.shape[-2])
     graph = read_graph(edge_index, size=size, dtype=x.dtype, device=x.device)

@@ -15,12 +15,8 @@ class Original:
     """A hook before `load_state_dict` that translates a checkpoint of the layer that was converted.
 
     A checkpoint of the converted module itself passes unchanged. One of the layer that lacks a key cannot be
-    translated: the key is among those that `load_state_dict` calls missing.
-
-    Args:
-        layer: of PyG, or of torch.
-        rebuild: converts it.
-        constants: the names of the buffers that its basis was made with, and that a checkpoint cannot change.
+    translated: the key is among those that `load_state_dict` calls missing. A checkpoint cannot change the constants,
+    the buffers that a basis was made with.
     """
 
     def __init__(self, layer: nn.Module, rebuild: Callable[[Any], nn.Module], constants: Sequence[str]) -> None:

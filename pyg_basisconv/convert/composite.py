@@ -22,11 +22,8 @@ class Composite(nn.Module):
     """A layer made of converted parts.
 
     The options of the layer that it replaces are its own, under their names: `self.heads`, say. A subclass makes the
-    parts in its constructor, and says in `compute` what a call gives, whose arguments come by name.
-
-    Args:
-        layer: that it replaces.
-        **reads: how a call is read, see `Signature.of`.
+    parts in its constructor, and says in `compute` what a call gives, whose arguments come by name, as `Signature.of`
+    says that they are read.
     """
 
     rebuilt = True  # no layer that `convert` has still to convert, whatever its class
@@ -135,15 +132,8 @@ def copied(part: Any) -> Any:
 
 
 class WithRoot(GraphLayer):
-    r"""The sum of what the neighbours give and what the target itself gives.
-
-    Args:
-        layer: that it replaces.
-        conv: reads the neighbours' features.
-        root: reads the target's own, where there are any.
-        before: a function of the neighbours' features.
-        after: a function of the sum and the target's features.
-        **reads: how a call is read, see `Signature.of`.
+    r"""The sum of what the neighbours give, after a function of their features, and what the target itself gives,
+    where it has features; then a function of the sum and these.
     """
 
     def __init__(

@@ -38,13 +38,8 @@ class CallEdges(NamedTuple):
 def read_edges(
     edge_index: Any, flow: str = "source_to_target", loops: int | None = None, size: Counts = (None, None)
 ) -> CallEdges:
-    """The edges of a call, with loops for so many nodes in the place of their own; computed once for a graph.
-
-    Args:
-        edge_index: in any of PyG's layouts.
-        flow: of the layer.
-        loops: the number of nodes that get one; None to leave the edges as they are.
-        size: the numbers of sources and targets, which a sparse matrix has to have, too.
+    """The edges of a call, in any of PyG's layouts, with loops for so many nodes in the place of their own, or as they
+    are; computed once for a graph. A sparse matrix has to have the given numbers of sources and targets.
     """
     if type(edge_index) is Tensor and edge_index.layout is torch.strided and not edge_index.is_nested:
         return CallEdges(edge_index) if loops is None else _looped(edge_index, loops)

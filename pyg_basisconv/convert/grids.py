@@ -281,12 +281,8 @@ _WINDOWS: list[Options] = [
 
 
 class ToChannels(ConvertedGrid):
-    """A `GridConv` whose taps become channels, as torch orders them.
-
-    Args:
-        window: of the taps.
-        flat: whether the result has the grid in one axis.
-        factor: of which the sides of the grid have to be multiples.
+    """A `GridConv` whose taps become channels, as torch orders them; flat: with the grid of the result in one axis. The
+    sides of its own grid have to be multiples of a factor.
     """
 
     def __init__(self, window: Window, flat: bool = False, factor: int = 1) -> None:
@@ -302,11 +298,8 @@ class ToChannels(ConvertedGrid):
 
 
 class FromChannels(ConvertedGrid):
-    """A `GridConv` whose taps read channels of their own, in torch's order.
-
-    Args:
-        window: of the taps.
-        grid: the shape of a grid that the input has in one axis.
+    """A `GridConv` whose taps read channels of their own, in torch's order, of inputs that may have a grid in one
+    axis.
     """
 
     def __init__(self, window: Window, grid: tuple[int, ...] | None = None) -> None:

@@ -73,23 +73,16 @@ class OperatorModule(Composite):
         return [t.contiguous() for t in found]
 
     def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
-        """Empty tensors with the shapes and dtypes of a call's results, found without reading any values.
-
-        Args:
-            given: the arguments of the call by name.
-            unknown: makes a size that depends on values.
+        """Empty tensors with the shapes and dtypes of a call's results, found without reading any values; `unknown`
+        makes a size that depends on these.
         """
         source, target = pair(given["x"])
         rows = source if target is None else target
         return [rows.new_empty(*rows.shape[:-1], self.width)]
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
-        """The dtypes of floating point results under autocast: the narrow one for sums, that of x for weights.
-
-        Args:
-            found: what `fake_result` gave.
-            given: the arguments of the call by name.
-            narrow: the dtype of autocast.
+        """The dtypes of the floating point results that `fake_result` found, under autocast to a narrow one: that one
+        for sums, that of x for weights.
         """
         return [narrow, *(t.dtype for t in found[1:])]
 

@@ -37,15 +37,8 @@ def polynomial(
     """A function of the normalised adjacency, or of the plain one where the layer does not normalise.
 
     Where the graph has loops already, and loops are to be added, PyG keeps those of an edge_index, adds to those of a
-    torch.sparse matrix, and replaces those of a SparseTensor; and loops weigh 1 where no edge has a weight.
-
-    Args:
-        layer: of PyG.
-        linears: one for each matrix of the basis, or their (K, P, Q).
-        function: from the adjacency to the basis.
-        bias: b.
-        loops: whether loops are added, or their weight.
-        **kwargs: of `basis_conv`.
+    torch.sparse matrix, and replaces those of a SparseTensor; and loops weigh 1 where no edge has a weight. The other
+    arguments are those of `basis_conv`.
     """
     kwargs = {"call": Signature.of(layer)} | kwargs
     if not getattr(layer, "normalize", True):
@@ -107,11 +100,7 @@ def appnp(layer: Any) -> nn.Module:
 
 class DroppedSteps(GraphLayer):
     r"""The steps of a walk one by one in training, :math:`(1 - \alpha) S_t^\top x_t + \alpha x`, where each drops some
-    entries of the matrix that the step before left.
-
-    Args:
-        layer: that it replaces.
-        walk: of all steps, where nothing is dropped.
+    entries of the matrix that the step before left; else the walk of all steps.
     """
 
     draws_at_once = True
@@ -175,13 +164,7 @@ def mixhop(layer: Any) -> nn.Module:
 
 
 class Repeat(GraphLayer):
-    """Some heads of a convolution several times, and a bias.
-
-    Args:
-        layer: whose bias it takes over.
-        conv: with `theta.Heads`.
-        heads: which of its heads to take, one after the other.
-    """
+    """The heads of a convolution with these numbers, one after the other, of which some repeat, and a bias."""
 
     kept = ("bias",)
 

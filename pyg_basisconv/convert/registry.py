@@ -176,11 +176,7 @@ def _network(P: int, Q: int) -> nn.Module:
 
 
 def apply_rule(layer: Any, kind: type) -> nn.Module:
-    """What the rule of a type makes of a layer that is as its class makes it, see `check_as_made`.
-
-    Raises:
-        Unchanged: with the reason, where it cannot be reproduced.
-    """
+    """What the rule of a type makes of a layer that is as its class makes it, see `check_as_made`; or `Unchanged`."""
     known = _RULES[kind]
     _clear_lazy_biases(layer)
     if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
@@ -221,14 +217,9 @@ def convertible(module: nn.Module, alone: bool = False) -> bool:
 
 
 def rebuild(layer: Any, shared: set[int]) -> nn.Module:
-    """The layer made of BasisConvs.
+    """The layer made of BasisConvs; raises `Unchanged` with the reason, where it cannot be reproduced.
 
-    Args:
-        layer: of PyG, or of torch.
-        shared: the ids of tied parameters, which the copies would untie.
-
-    Raises:
-        Unchanged: with the reason, where it cannot be reproduced.
+    shared: the ids of tied parameters, which the copies would untie.
     """
     known = _RULES.get(type(layer))
     if known is None:

@@ -36,9 +36,6 @@ class OfRelation(Mechanism):
     """A term of the target's features, as the relation of the source projects them.
 
     Sources are ordered by relation, and targets have a group of features for each relation.
-
-    Args:
-        relations: their number.
     """
 
     def __init__(self, relations: int) -> None:

@@ -403,12 +403,8 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
 
 
 def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Callable[[Entries], Tensor]) -> Score:
-    """The score that each entry reads from the table of its copy, (K, *, S).
-
-    Args:
-        table: the numbers.
-        pattern: from the table to the entries.
-        places: (M, N) the index of each pair in the table.
+    """The score that each entry reads from the table of its copy, (K, *, S), by the pattern from the table to the
+    entries; places: (M, N) the index of each pair in the table.
     """
 
     def evaluate(t: Tensors, entries: Entries) -> Tensor:

@@ -120,14 +120,8 @@ class _Reading(TorchFunctionMode):
 
 
 class Evaluator:
-    """The conversion of a layer, whose parameters are views of the layer's own.
-
-    Args:
-        layer: a drop-in layer.
-        kind: the class of PyG, or of torch, whose rule converts it.
-
-    Raises:
-        Unchanged: with the reason, where no rule covers the layer.
+    """The conversion of a drop-in layer by the rule of its kind, whose parameters are views of the layer's own; raises
+    `Unchanged` with the reason, where no rule covers the layer.
     """
 
     @torch.inference_mode(False)

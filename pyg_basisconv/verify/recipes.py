@@ -74,13 +74,7 @@ def is_grid(kind: str) -> bool:
 
 
 def constructed(kind: str | type, options: Options | None = None, **given: Any) -> Any:
-    """A layer as its constructor makes it.
-
-    Args:
-        kind: by name, or a class like the one of that name.
-        options: of its constructor.
-        **given: arguments that the constructor requires.
-    """
+    """A layer as its constructor makes it: by name, or of a class like the one of that name."""
     layer, kind = (_LAYERS[kind], kind) if isinstance(kind, str) else (kind, kind.__name__)
     typed = _TYPED if kind in ("HANConv", "HGTConv") else _ON_GRIDS if is_grid(kind) else {}
     return example(layer, options, P, Q, **({"num_relations": R} | typed | _WIDER.get(kind, {}) | given))

@@ -17,14 +17,7 @@ WORK = 1e8  # multiply-adds and visits of nodes of all sequences, at most, for e
 
 
 class Instances:
-    """The walks of one sort.
-
-    Args:
-        sort: the sort.
-        relations: of the graph.
-        edge_index: (2, E).
-        edge_type: (E,).
-        N: number of nodes.
+    """The walks of one sort along the edges of a graph of N nodes.
 
     >>> edge_index, edge_type = torch.tensor([[0, 1, 1], [1, 2, 3]]), torch.tensor([0, 1, 1])
     >>> sort, relations = Sort("a.b", ((((0, False),), ((1, False),)),)), Vocabulary(["a", "b"])

@@ -170,13 +170,8 @@ def _reached(reached: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings: Any) -> dict[str, Any]:
-    """The sorts for a target: a relation, or else the path of a file of labels.
-
-    Args:
-        graph: in which walks are.
-        target: a relation, `^relation` for its heads, or a path.
-        without: relations that the sorts do not use.
-        settings: of `suggest_sorts`.
+    """The sorts for a target: a relation, `^relation` for its heads, or else the path of a file of labels; without some
+    relations, which the sorts do not use.
     """
     relation = any(graph.relations.find(name) is not None for name in (target, target.removeprefix("^")))
     labels = None if relation else _labels(graph, target)
