@@ -12,7 +12,10 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from ..errors import check_count, check_flags, check_probability, reject, shape_or_type
+from ..bases.edges import check_types
+from ..errors import check_count, check_flags, check_probability, reject
+from ..kernels.pattern import extremes
+from ..reading import read_graph
 from .counting import Instances
 from .grammar import Sort, parse, quoted
 from .vocabulary import Vocabulary
@@ -111,8 +114,7 @@ def suggest_sorts(
     if symmetric and length < 2:
         reject("length", "at least 2 where symmetric=True", length, "a walk there and back has two steps")
     words = Vocabulary.of(relations)
-    _check_graph(edge_index, edge_type, words)
-    edges, types = edge_index.cpu().long(), edge_type.cpu().long()
+    edges, types = _edges_of(edge_index, edge_type, words)
     search = _Search(edges, types, _target(edges, types, target, words, samples), width)
     floor = max(1, math.ceil(support * len(search.facts.starts)))
     pool, seen = _best(search, search.ways(length, floor, symmetric))
@@ -129,23 +131,14 @@ def suggest_sorts(
     ]
 
 
-def _check_graph(edge_index: object, edge_type: object, words: Vocabulary) -> None:
-    for name, given in (("edge_index", edge_index), ("edge_type", edge_type)):
-        if not isinstance(given, Tensor):
-            reject(name, "a tensor of integers", shape_or_type(given), "pass those of the graph")
-        if given.dtype not in (torch.int64, torch.int32):
-            reject(name, "dtype torch.int64 or torch.int32", given.dtype, "convert it with .long()")
-    assert isinstance(edge_index, Tensor)
-    assert isinstance(edge_type, Tensor)
-    if edge_index.dim() != 2 or len(edge_index) != 2 or edge_type.shape != edge_index.shape[1:]:
-        got = (tuple(edge_index.shape), tuple(edge_type.shape))
-        reject("edge_index, edge_type", "shapes (2, E) and (E,)", got, "give each edge a relation")
-    if not edge_type.numel():
-        reject("edge_index", "a graph with edges", "none", "without them there is no walk")
-    if int(edge_index.min()) < 0 or int(edge_type.min()) < 0:
-        reject("edge_index, edge_type", "integers from 0 on", "a negative one", "number nodes and relations from 0 on")
-    if not words.open and int(edge_type.max()) >= len(words):
-        reject("edge_type", f"relations below {len(words)}", int(edge_type.max()), "name all relations")
+def _edges_of(edge_index: Any, edge_type: Any, words: Vocabulary) -> tuple[Tensor, Tensor]:
+    """(2, E) the ends of the edges and (E,) their types, checked, on the CPU."""
+    graph = read_graph(edge_index, edge_type=edge_type)
+    kinds = graph.structure.type
+    if kinds is None or not kinds.numel():
+        reject("edge_index, edge_type", "a graph with edges, and their relations", "none", "without there is no walk")
+    check_types(*extremes(kinds), None if words.open else len(words))
+    return torch.stack([graph.source, graph.target]).cpu().long(), kinds.cpu().long()
 
 
 class _Facts(NamedTuple):
