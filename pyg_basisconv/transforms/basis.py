@@ -9,7 +9,8 @@ from torch_geometric.transforms import BaseTransform
 
 from ..basis import Basis, BoundBasis, check_bases
 from ..errors import check_flags, reject
-from ..kernels.pattern import extremes, in_range
+from ..kernels.pattern import in_range
+from ..reading import read_graph
 
 _PARTS = ("edge_index", "edge_type", "edge_weight")
 _OF_OLD_EDGES = ("edge_attr", "adj_t", "e_id")
@@ -213,18 +214,7 @@ def _read(data: Data, attr: str) -> _Edges:
             fix = "add the attributes first, AddBasis(basis)(data)"
             reject(f"data.{name}", "a tensor, as AddBasis makes it", type(data.get(name)).__name__, fix)
     ends, kind, weight = (data[name] for name in names(attr))
-    shapes = tuple(ends.shape), tuple(kind.shape), tuple(weight.shape)
-    E = ends.shape[-1] if ends.dim() else 0
-    fix = "take them as AddBasis makes them"
-    if shapes != ((2, E), (E,), (E,)) or weight.layout != torch.strided or not weight.is_floating_point():
-        reject(f"data.{attr}_*", "shapes (2, E), (E,) and (E,), and floating weights", (shapes, weight.dtype), fix)
-    if not _whole(ends) or not _whole(kind) or not ends.device == kind.device == weight.device:
-        got = ", ".join(f"{part.dtype} on {part.device}" for part in (ends, kind, weight))
-        reject(f"data.{attr}_*", "integers as ends and types, on the device of the weights", got, fix)
-    if not in_range(ends.flatten(), data.num_nodes):
-        low, high = extremes(ends)
-        expected = f"integers from 0 to {data.num_nodes - 1}"
-        reject(f"data.{names(attr)[0]}", expected, low if low < 0 else high, "give the graph that AddBasis was given")
+    read_graph(ends, weight, kind, size=data.num_nodes)  # which checks them
     return ends, kind, weight
 
 
