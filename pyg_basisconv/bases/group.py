@@ -186,11 +186,10 @@ class Group(Gridded):
     Group Equivariant Convolutional Networks, arXiv:1602.07576; J.-M. Andreoli, arXiv:1905.01289).
 
     Args:
-        group: 'p4', quarter turns of the plane; 'p4m', also its reflections; or a `FiniteGroup`, or a (G, G)
-            multiplication table, `table[a][b]` = a b.
+        group: 'p4', quarter turns of the plane; 'p4m', also its reflections; or a `FiniteGroup`; or its table, without
+            an action on the grid.
         window: a `Window`, which is turned by each element; None for functions on the group alone.
         lift: whether x is on the plain grid, instead of on the group times the grid.
-        action: (G, r, r) of a table: how its elements map the positions of the grid; None for the trivial action.
 
     Raises:
         ValueError: for a window that an element does not map to itself, as one that is not square.
@@ -204,16 +203,13 @@ class Group(Gridded):
     torch.Size([2, 8, 4, 6, 6])
     """
 
-    def __init__(self, group: Any, window: Window | None = None, lift: bool = False, action: Any = None) -> None:
+    def __init__(self, group: Any, window: Window | None = None, lift: bool = False) -> None:
         if isinstance(group, str):
             if group not in _NAMED:
                 reject("group", "'p4', 'p4m', a FiniteGroup or a multiplication table", repr(group), "give a table")
             group = _NAMED[group]
         elif not isinstance(group, FiniteGroup):
-            group = FiniteGroup(group, action)
-            action = None
-        if action is not None:
-            reject("action", "None beside a group that has its own", type(action).__name__, "give a table")
+            group = FiniteGroup(group)
         if window is not None and (not isinstance(window, Window) or window.sites is not None):
             reject("window", "a Window of a whole grid, or None", window, "make one with bases.Window")
         check_flags(lift=lift)

@@ -10,7 +10,6 @@ from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from ..convert import convert
 from ..convert.checkpoints import is_lazy
 from ..convert.registry import METHODS, Unchanged, share_rule
 from ..errors import reject
@@ -34,21 +33,11 @@ class _Evaluators(threading.local):
 
 
 class DropIn(nn.Module):
-    """What a drop-in adds to the layer that it replaces.
-
-    >>> from pyg_basisconv.nn import GCNConv
-    >>> GCNConv(8, 4).converted
-    BasisConv(8, 4, Adjacency(norm='sym', self_loops=True), Full())
-    """
+    """What a drop-in adds to the layer that it replaces."""
 
     original: type[nn.Module]  # the class that it replaces
     _evaluators: _Evaluators
     _unchecked = False  # True from the constructor on until its options are known to be covered: of lazy layers, later
-
-    @property
-    def converted(self) -> nn.Module:
-        """The same function made of `BasisConv`s, with parameters of its own: `convert` of this layer."""
-        return convert(self)
 
     def _evaluator(self) -> Evaluator | None:
         """A new evaluator, as there is none or the layer has changed; None where PyG's own forward computes it, as

@@ -156,7 +156,6 @@ OTHERS: dict[Callable[..., Any], dict[str, tuple[Domain, list[Any]]]] = {
         "group": (open_, ["p4", "p4m", [[0, 1], [1, 0]]]),
         "window": OPEN,
         "lift": (lambda v: v is False, [False]),
-        "action": OPEN,
     },
     bases.FiniteGroup: {
         "table": (open_, [[[0, 1], [1, 0]]]),

@@ -217,9 +217,15 @@ def test_beginnings_beyond_the_beam_are_left(monkeypatch: pytest.MonkeyPatch) ->
         ({"length": 1, "symmetric": True}, "length: expected at least 2 where symmetric=True"),
         ({"support": 2.0}, "support: expected a number from 0 to below 1"),
         ({"symmetric": 1}, "symmetric: "),
-        ({"edge_index": torch.empty(2, 0).long(), "edge_type": torch.empty(0).long()}, "a graph with edges, and their relations, got none"),
+        (
+            {"edge_index": torch.empty(2, 0).long(), "edge_type": torch.empty(0).long()},
+            "a graph with edges, and their relations, got none",
+        ),
         ({"edge_type": torch.zeros(2).long()}, "edge_type: expected one type per edge, shape (4,), got (2,)"),
-        ({"edge_index": torch.zeros(3, 4).long()}, "edge_index: expected shape (2, E), sources above targets, got (3, 4)"),
+        (
+            {"edge_index": torch.zeros(3, 4).long()},
+            "edge_index: expected shape (2, E), sources above targets, got (3, 4)",
+        ),
         ({"edge_index": torch.zeros(2, 2, 2).long(), "edge_type": torch.zeros(2, 2).long()}, "expected shape (2, E)"),
         ({"relations": ["played"]}, "edge_type: expected types from 0 to 0, got 0 to 1"),
         ({"edge_type": torch.tensor([0, 0, -1, 1])}, "edge_type: expected types from 0 to 2, got -1 to 1"),

@@ -35,8 +35,8 @@ def sites(**kwargs) -> bases.Window:
     return window((4, 5), **{"padding": 1, "sites": SITES} | kwargs)
 
 
-def group(table: Any, **kwargs) -> bases.Group:
-    return bases.Group(table, **kwargs)
+def group(table: Any, action: Any = None, **kwargs) -> bases.Group:
+    return bases.Group(table if action is None else bases.FiniteGroup(table, action), **kwargs)
 
 
 def without(table: list[list[int]], a: int, b: int, value: int) -> list[list[int]]:
@@ -334,7 +334,6 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
         "action",
         lambda: group(C2, window=window(), action=[[[0, 1], [1, 0]], EYE]),
     ),
-    "action beside a name": ("action", lambda: group("p4", window=window(), action=[EYE] * 4)),
     "window not square": ("window", lambda: group("p4", window=window(None, (3, 2)))),
     "window dilated otherwise": ("window", lambda: group("p4m", window=window(dilation=(1, 2)))),
     "window of one axis": ("window", lambda: group("p4", window=window(None, (3,)))),

@@ -384,7 +384,7 @@ def test_tables_that_act(name: str, lift: bool) -> None:
 
     A = grids.group_window(shape, kernel, table, move, lift=lift, **arguments)
     window = bases.Window(None, kernel, **arguments)
-    basis = bases.Group(table, window, lift=lift, action=None if action is None else torch.tensor(action))
+    basis = bases.Group(bases.FiniteGroup(table, action), window, lift=lift)
     to = (G, *grids.grid(shape, kernel, **arguments))
     over = shape if lift else (G, *shape)
     check_bound(basis.bind(grid=over, dtype=DOUBLE), A)
@@ -396,7 +396,7 @@ def test_p4_by_its_table_is_p4() -> None:
     for name in NAMES:
         group = getattr(bases.group, name)
         window = bases.Window((4, 4), (3, 3), padding=1)
-        own = bases.Group(torch.as_tensor(group.table), window, action=torch.as_tensor(group.action))
+        own = bases.Group(bases.FiniteGroup(torch.as_tensor(group.table), torch.as_tensor(group.action)), window)
         close(own.bind(dtype=DOUBLE).to_dense(), bases.Group(name, window).bind(dtype=DOUBLE).to_dense())
         given = bases.Group(group, window)
         close(given.bind(dtype=DOUBLE).to_dense(), bases.Group(name, window).bind(dtype=DOUBLE).to_dense())
@@ -514,7 +514,7 @@ def test_copied_pickled_printed() -> None:
             bases.Group(cyclic(3)),
             bases.Group(cyclic(4)),
             bases.Group(symmetric(3)),
-            bases.Group(cyclic(2), bases.Window(None, (3,)), action=ACTIONS["C2-flip-1d"][1]),
+            bases.Group(bases.FiniteGroup(cyclic(2), ACTIONS["C2-flip-1d"][1]), bases.Window(None, (3,))),
             bases.Group(cyclic(2), bases.Window(None, (3,))),
         )
     }

@@ -23,8 +23,8 @@ def test_groups_with_one_table_and_other_actions() -> None:
     """Neither is taken for the other, nor for p4, though the first layer is kept for all that print alike."""
     turns = bases.group.p4.action
     x, layers = draw(1, 1, 5, 5), []
-    for group, action in (("p4", None), (CYCLIC, None), (CYCLIC, turns)):
-        layer = GridConv(1, 1, bases.Group(group, WINDOW, lift=True, action=action), bias=False).double()
+    for group in ("p4", CYCLIC, bases.FiniteGroup(CYCLIC, turns)):
+        layer = GridConv(1, 1, bases.Group(group, WINDOW, lift=True), bias=False).double()
         layer.weight.data = draw(9, 1, 1)
         layers.append(layer)
     turned, still, again = (layer(x) for layer in layers)
