@@ -235,7 +235,7 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
     ),
     "Group(S3)": (lambda: bases.Group(S3), lambda g: grids.group(S3), "rp"),
     "Group(C2,window)": (
-        lambda: bases.Group([[0, 1], [1, 0]], bases.Window((3,), 3, padding=1), action=[[[1]], [[-1]]]),
+        lambda: bases.Group(bases.FiniteGroup([[0, 1], [1, 0]], [[[1]], [[-1]]]), bases.Window((3,), 3, padding=1)),
         lambda g: grids.group_window((3,), (3,), [[0, 1], [1, 0]], lambda h, d: (d[0] * (-1) ** h,), padding=1),
         "rp",
     ),

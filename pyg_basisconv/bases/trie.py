@@ -266,20 +266,19 @@ class Trie:
             matrix = _coo(node.part.matrix)
             if node.parent:
                 check(node.member, _max_entries(before, matrix))
-            return torch.sparse.mm(before, matrix).coalesce()
-
-        def selection(rows: Tensor) -> Tensor:
-            """(M, n) from all rows to some."""
-            places = torch.stack([rows, torch.arange(rows.numel(), device=rows.device)])
-            return _sparse(places, torch.ones_like(rows, dtype=self.dtype), (self.M, rows.numel())).coalesce()
+                return torch.sparse.mm(before, matrix).coalesce()
+            start, column = matrix.indices()  # of the rows `before`
+            places = torch.stack([before.index_select(0, start), column])
+            return _sparse(places, matrix.values(), (self.M, matrix.shape[1])).coalesce()
 
         for member in self.ending_at_root:
-            yield member, selection(torch.arange(self.M, device=self.device))
-        first = (selection(node.part.starts) for node in self.nodes if node.part.starts is not None)
+            places = torch.arange(self.M, device=self.device).expand(2, -1)
+            yield member, _sparse(places, torch.ones_like(places[0], dtype=self.dtype), (self.M, self.M))
+        first = (node.part.starts for node in self.nodes if node.part.starts is not None)
         for node, product in self._through(first, times):
-            (source, target), values = product.indices(), product.values()
-            places = torch.stack([source, node.part.rows.index_select(0, target)])
             for member in node.members:
+                (source, target), values = product.indices(), product.values()
+                places = torch.stack([source, node.part.rows.index_select(0, target)])
                 yield member, _sparse(places, values, (self.M, self.M))
 
     def map(self, change: Change, device: torch.device) -> "Trie":
