@@ -102,7 +102,7 @@ EVEN, HEADS = (even, [2, 4]), (lambda v: None if count()(v) else count()(v), [2]
 DIM, DROPOUT = (lambda v: False if v is None else count()(v), [1, 3]), (share, [0.0, 0.1])
 ORDERS = ["auto", "a_first", "theta_first", "phi", "native", "compacted", "mixed"]
 LAYER = {
-    "in_channels": (lambda v: (type(v) is int and v == -1) or count()(v), [1, 2, -1]),
+    "in_channels": (count(-1), [0, 1, 2, -1]),
     "basis": (lambda v: isinstance(v, bases.Basis) and not v.reads_content, [bases.Powers(2)]),
     "theta": (optional(a(theta.Theta)), [None]),
     "order": (among(*ORDERS), ORDERS[:4]),
