@@ -41,12 +41,31 @@ def chain(parts: list[Written]) -> Written:
     return ".".join(text for text, _ in parts), total
 
 
+class Choice(str):
+    """How a choice is written, and between what."""
+
+    parts: list[Written]
+
+
+def written(text: str, sort: kg.Sort, parts: list[Written]) -> Written:
+    """What is a choice if there are parts; a choice within a choice is one with it."""
+    if parts:
+        text = Choice(text)
+        text.parts = parts
+    return text, sort
+
+
+def parts_of(one: Written) -> list[Written]:
+    return one[0].parts if isinstance(one[0], Choice) else []
+
+
 def choice(parts: list[Written]) -> Written:
     """Those that are one step are one step together."""
-    single = [sort[0][0] for _, sort in parts if len(sort) == 1 and len(sort[0]) == 1]
-    several = [sequence for _, sort in parts if not (len(sort) == 1 and len(sort[0]) == 1) for sequence in sort]
+    flat = [one for part in parts for one in parts_of(part) or [part]]
+    single = [sort[0][0] for _, sort in flat if len(sort) == 1 and len(sort[0]) == 1]
+    several = [sequence for _, sort in flat if not (len(sort) == 1 and len(sort[0]) == 1) for sequence in sort]
     together = [[[way for step in single for way in step]]] if single else []
-    return "(" + "|".join(text for text, _ in parts) + ")", together + several
+    return written("(" + "|".join(text for text, _ in parts) + ")", together + several, flat)
 
 
 def repeat(part: Written, least: int, more: int) -> Written:
@@ -56,12 +75,12 @@ def repeat(part: Written, least: int, more: int) -> Written:
     for times in range(most + 1):
         total = total + power if times >= least else total
         power = product(power, part[1])
-    return f"({part[0]}){{{least},{most}}}", total
+    return written(f"({part[0]}){{{least},{most}}}", total, parts_of(part) if least == most == 1 else [])
 
 
 def turned(part: Written) -> Written:
     sort = [[[(r, not inverse) for r, inverse in step] for step in reversed(sequence)] for sequence in part[1]]
-    return f"^({part[0]})", sort
+    return written(f"^({part[0]})", sort, [turned(one) for one in parts_of(part)])
 
 
 relation = st.tuples(st.integers(0, R - 1), st.booleans())
