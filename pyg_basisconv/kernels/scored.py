@@ -15,14 +15,11 @@ from ..portable import with_plain
 from .memory import room
 from .multihead import (
     HELD,
-    gather_sums,
     group_sums,
     inner_products,
     plain_attention,
     raw_attention,
-    scale_rows,
     softmax,
-    sum_channels,
     to_heads,
     to_rows,
     transposed_sums,
@@ -64,18 +61,13 @@ def _attention_backward(given: Backward) -> Grads:
     """
     grad, (needs_z, needs_factor, *needs), (sums,), (z, factor, *tensors), (weight, table, total, *kept) = given
     scoring, _, pattern, c = sums
-    few = weight.shape[0] * table.shape[1] <= HELD
     scaled_grad = grad.to(table.dtype)
     if total is not None:
         scaled_grad = (scaled_grad.reshape(scaled_grad.shape[0], c, z.shape[1] // c) / total.unsqueeze(-1)).view(
             scaled_grad.shape
         )
     weighted = weight if factor is None else weight * factor
-    right = scaled_grad.index_select(0, pattern.row) if few else None
-    if right is not None:
-        found = sum_channels(table.index_select(0, pattern.ends[0]).mul_(right), c)
-    else:
-        found = inner_products(table, scaled_grad, c, pattern)
+    found = inner_products(table, scaled_grad, c, pattern)
     d_factor = (found * weight).to(factor.dtype) if needs_factor else None
     if total is not None:
         found = found.mul_(weighted)
@@ -83,13 +75,7 @@ def _attention_backward(given: Backward) -> Grads:
         found.sub_(mean.mul_(weight))
     elif factor is not None:
         found = found.mul_(factor)
-    if not needs_z:
-        d_z = None
-    elif right is not None:
-        _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
-        d_z = gather_sums(scale_rows(right, weighted), t_back, t_ptr)
-    else:
-        d_z = transposed_sums(scaled_grad, weighted, pattern)
+    d_z = transposed_sums(scaled_grad, weighted, pattern) if needs_z else None
     d_tensors = scoring.backward(ScoreGrad(table, tensors, kept, found, pattern, needs, d_z))
     return None if d_z is None else d_z.to(z.dtype), d_factor, *d_tensors
 
