@@ -259,20 +259,6 @@ class Pattern:
         """From the entries, by target, to their targets: each is a source of its own."""
         return Pattern(torch.arange(self.E, dtype=self.row.dtype, device=self.row.device), self.row, self.E, self.N)
 
-    @kept
-    def ends_to_entries(self) -> list[Tensor]:
-        """[ptr, index] from the M sources followed by the N targets to the entries, each of which has two indices."""
-        source, target = self.ends
-        ptr = torch.arange(0, 2 * source.numel() + 1, 2, dtype=source.dtype, device=source.device)
-        return [ptr, torch.stack([source, target + self.M], 1).flatten()]
-
-    @kept
-    def entries_to_ends(self) -> list[Tensor]:
-        """[ptr, index] of the transposed matrix of `ends_to_entries`."""
-        ptr, index, t_ptr, _, _, t_back = self.both_ways_and_across
-        place = torch.arange(index.numel(), dtype=index.dtype, device=index.device)
-        return [torch.cat([t_ptr, ptr[1:] + index.numel()]), torch.cat([t_back, place])]
-
     def run(self, first: int, last: int) -> "Pattern":
         """The entries into the targets first .. last - 1, an M x (last - first) matrix."""
         by_target = self.by_target

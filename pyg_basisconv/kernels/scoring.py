@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from .activations import Activation, ActivationCode, activation_code
 from .multihead import (
-    HELD,
     block_columns,
-    gather_sums,
     group_sums,
     inner_products,
     plain_inner,
@@ -171,8 +169,6 @@ class TermScores(NamedTuple):
         place = pattern.as_given if self.listed else None
         if at_entry is not None and place is not None:
             at_entry = at_entry.index_select(0, place)
-        if needs[0] and needs[1] and grad.numel() <= HELD:
-            return *_to_ends(grad, pattern).split([pattern.M, pattern.N]), at_entry, d_out
         at_source = group_sums(grad, pattern.at_source) if needs[0] else None
         at_target = group_sums(grad, pattern.at_target) if needs[1] else None
         return at_source, at_target, at_entry, d_out
@@ -202,19 +198,19 @@ class ProjectedScores(NamedTuple):
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         columns = block_columns(torch.stack(cast(tuple[Tensor, Tensor], tensors)))
-        u = _from_ends(torch.bmm(z.expand(2, *z.shape), columns).view(-1, c), pattern)
+        u = _sum_of_terms((*torch.bmm(z.expand(2, *z.shape), columns), None), pattern)
         return _activate(self.activation, u), (columns, u)
 
     def backward(self, given: "ScoreGrad") -> Tensors:
         z, _, (columns, u), grad, pattern, needs, d_z = given
-        c = grad.shape[1]
-        at_ends = _to_ends(activation_grad(self.activation, u, grad), pattern).view(2, pattern.M, c)
+        c, grad = grad.shape[1], activation_grad(self.activation, u, grad)
+        at_ends = [group_sums(grad, end) for end in (pattern.at_source, pattern.at_target)]
         if d_z is not None:
-            for at, vectors in zip(at_ends.unbind(0), columns.mT.unbind(0), strict=True):
+            for at, vectors in zip(at_ends, columns.mT.unbind(0), strict=True):
                 d_z.addmm_(at, vectors)
         if not any(needs):
             return None, None
-        own = (z.t() @ torch.cat([*at_ends], 1)).view(c, -1, 2, c)  # one product: a GPU cuts the rows of no batched one
+        own = (z.t() @ torch.cat(at_ends, 1)).view(c, -1, 2, c)  # one product: a GPU cuts the rows of no batched one
         return own.diagonal(dim1=0, dim2=3).permute(1, 2, 0).contiguous().unbind(0)
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
@@ -297,18 +293,6 @@ def rows_of_sources(table: Tensor, pattern: Pattern) -> Tensor:
     return scores_alone(TermScores(), table.shape[1], pattern, table, None, None, None)
 
 
-def _from_ends(table: Tensor, pattern: Pattern) -> Tensor:
-    """At each entry, the row of its source plus that of its target: (M + N, W) -> (E, W)."""
-    ptr, index = pattern.ends_to_entries
-    return gather_sums(table, index, ptr)
-
-
-def _to_ends(table: Tensor, pattern: Pattern) -> Tensor:
-    """The sums over the entries of each source and of each target: (E, W) -> (M + N, W)."""
-    ptr, index = pattern.entries_to_ends
-    return gather_sums(table, index, ptr)
-
-
 def _present(terms: Tensors, pattern: Pattern) -> list[tuple[Tensor, Tensor | None]]:
     """The terms that are not None, with the index by which entries read them; None for terms of entries."""
     return [(t, end) for t, end in zip(terms, (*pattern.ends, None), strict=True) if t is not None]
@@ -316,10 +300,6 @@ def _present(terms: Tensors, pattern: Pattern) -> list[tuple[Tensor, Tensor | No
 
 def _sum_of_terms(terms: Tensors, pattern: Pattern) -> Tensor:
     """The sum of the terms at each entry."""
-    source, target, entry = terms
-    if source is not None and target is not None and pattern.E * source.shape[1] <= HELD:
-        found = _from_ends(torch.cat([source, target]), pattern)
-        return found if entry is None else found.add_(entry)
     total: Tensor | None = None
     for t, end in _present(terms, pattern):
         here = t if end is None else t.index_select(0, end)

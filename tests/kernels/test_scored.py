@@ -163,7 +163,7 @@ def expected(
 @pytest.fixture(params=[1 << 20, 1], ids=["rows", "heads"])
 def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are gathered; where there are more, heads are taken one by one."""
-    for name in ("multihead", "scored", "scoring"):
+    for name in ("multihead", "scored"):
         monkeypatch.setattr(f"pyg_basisconv.kernels.{name}.HELD", request.param)
 
 
