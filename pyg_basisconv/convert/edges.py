@@ -108,8 +108,12 @@ def _matrix_with_loops(matrix: Any) -> CallEdges:
     return CallEdges(torch.stack(found.ends()), found.values, looped)
 
 
-@once
 def _looped(edges: Tensor, count: int) -> CallEdges:
+    """See `_with_loops`; computed once, which `once` would take longer to find out."""
+    return _EDGES.get((edges,), count, lambda: _with_loops(edges, count))
+
+
+def _with_loops(edges: Tensor, count: int) -> CallEdges:
     """The edges without their loops, followed by one loop for each node."""
     if edges.dtype is not torch.int64 or edges.dim() != 2 or edges.shape[0] != 2:  # others need no second look
         check_edges(edges)
