@@ -188,7 +188,8 @@ class Graph:
         if self.weight is None:
             return torch.ones(self.source.numel(), dtype=self.acc_dtype, device=self.device)
         if self.weight.dim() != 1:
-            fix = "several weights per edge are for bases.Edges(K)"
+            several = "several weights per edge are for bases.Edges(K)"
+            fix = "flatten it with .view(-1)" if self.weight.shape[1:] == (1,) else several
             reject("edge_weight", "one weight per edge, shape (E,)", tuple(self.weight.shape), fix)
         return self.weight.to(self.acc_dtype)
 
