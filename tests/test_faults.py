@@ -330,6 +330,28 @@ def test_converted_attention_compiles_whole(kind: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+KNOWN = geometric.HGTConv(4, 4, (["a", "b"], [("a", "to", "b"), ("b", "of", "a")]), heads=2)
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Dynamo's, where the graph breaks
+@pytest.mark.parametrize(
+    ("layer", "call"),
+    [
+        (KNOWN, lambda f, x, e: f({"a": x, "b": x}, {("a", "to", "b"): e, ("b", "of", "a"): e.flip(0)})),
+        (geometric.RGCNConv(5, 4, 2), lambda f, x, e: f(torch.arange(5), e, torch.arange(9) % 2)),
+    ],
+    ids=["HGTConv", "RGCNConv, numbers of nodes"],
+)
+def test_layers_that_check_indices_themselves_compile(layer: nn.Module, call: Any) -> None:
+    """Such a check breaks the graph, as PyG's own code does; it must not end in an error of the compiler."""
+    ours, edges = convert(layer.double()), torch.randint(5, (2, 9))
+    fast = torch.compile(ours, backend="eager")
+    found, expected = (with_gradients(lambda f, x: call(f, x, edges), f, [contract.draw(5, 4)]) for f in (fast, ours))
+    assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from .typed_linear import TypedLinear
 
 Features = dict[str, Tensor]
 Edges = dict[tuple[str, str, str], Any]
+Pairs = tuple[tuple[int, int], ...]
 
 
 def check_flow(layer: Any) -> None:
@@ -97,10 +98,18 @@ class ConvertedHGT(GraphLayer):
             before += rows[relation[0]]
         queries = torch.cat([query for _, query, _ in parts.values()])
         sizes = tuple((rows[relation[0]], rows[relation[2]]) for relation in edge_index_dict)
-        each = zip(edge_index_dict.values(), sizes, strict=True)
-        edges = joint_edges(tuple(starts), sizes, *(read_edges(e, size=size).edge_index for e, size in each))
-        y = self.conv(torch.cat(values), weigh(self.conv, torch.cat(keys), queries, edges))
+        given = torch.cat(values), torch.cat(keys), queries, tuple(edge_index_dict.values())
+        y = self._attend(*given, tuple(starts), sizes)
         return self._finish(dict(zip(rows, y.split(list(rows.values())), strict=True)), x_dict)
+
+    @torch.compiler.disable  # traced, what is bound to keys and queries would be a constant, without their gradients
+    def _attend(
+        self, values: Tensor, keys: Tensor, queries: Tensor, edges: tuple[Any, ...], starts: Pairs, sizes: Pairs
+    ) -> Tensor:
+        """(N, Q) what the nodes of all types attend to, along the edges of all types."""
+        each = (read_edges(e, size=size).edge_index for e, size in zip(edges, sizes, strict=True))
+        y: Tensor = self.conv(values, weigh(self.conv, keys, queries, joint_edges(starts, sizes, *each)))
+        return y
 
     def _check_order(self, edge_index_dict: Edges) -> None:
         """Rejects types of edges in another order than the metadata's, for which PyG confuses the matrices."""
@@ -127,7 +136,7 @@ class ConvertedHGT(GraphLayer):
 
 
 @once
-def joint_edges(starts: tuple[tuple[int, int], ...], sizes: tuple[tuple[int, int], ...], *edges: Tensor) -> Tensor:
+def joint_edges(starts: Pairs, sizes: Pairs, *edges: Tensor) -> Tensor:
     """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
     for e, size in zip(edges, sizes, strict=True):
         check_edges(e, size=size)

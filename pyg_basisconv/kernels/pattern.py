@@ -85,7 +85,8 @@ def in_range(index: Tensor, size: int) -> bool:
     """
     if not index.numel():
         return True
-    if index.device.type == "cpu" and index.dtype in (torch.int32, torch.int64):
+    quick = index.device.type == "cpu" and index.dtype in (torch.int32, torch.int64)
+    if quick and not torch.compiler.is_dynamo_compiling():  # which cannot trace it
         return below(index.numpy(), size)
     low, high = extremes(index)
     return low >= 0 and high < size
