@@ -168,8 +168,10 @@ def _run_bound_on_image(order: str, layer: BasisConv, call: Call) -> Tensor:
 
 
 def _run_on_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:
-    """The program of an order that takes rows, on an image."""
-    y = program(layer, call._replace(x=_rows(call.x, layer._axes(call.x))))
+    """The program of an order that takes rows, on an image; it may evaluate the call on rows anew."""
+    axes = layer._axes(call.x)
+    grid = None if isinstance(call.edge_index, BoundBasis) else tuple(call.x.shape[-axes:])
+    y = program(layer, call._replace(x=_rows(call.x, axes), grid=grid, image=False))
     return layer._as_image(y, call.x, targets, N, order)
 
 

@@ -1,6 +1,7 @@
 """Grids beside what else happens to layers: other families, autocast, tensors without numbers, deep stacks."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -31,6 +32,21 @@ def test_groups_with_one_table_and_other_actions() -> None:
     close(turned, again)
     close(still[:, :, 1], still[:, :, 0])
     assert not torch.allclose(turned[:, :, 1], turned[:, :, 0])
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all pairs", "masked"])
+@pytest.mark.parametrize("name", ["normalize", "mask"])
+def test_an_attention_on_images_that_is_changed_between_calls(name: str, masked: bool) -> None:
+    """The program of the first calls gives way to an evaluation on the rows of the image."""
+    mask, other = bases.Shifts(None, [(0, 1), (0, 0)]), bases.Shifts(None, [(1, 0), (0, 0)])
+    conv = GridConv(3, 4, bases.Attention(2, Dot(4), mask if masked else None)).double()
+    x = draw(2, 3, 4, 5)
+    before = [conv(x) for _ in range(3)][-1]
+    setattr(conv.basis, name, {"normalize": "sigmoid", "mask": other}[name])
+    expected = deepcopy(conv)(x)  # a copy has no programs
+    assert not torch.allclose(expected, before)
+    for _ in range(2):
+        close(conv(x), expected)
 
 
 def test_sites_that_change_are_looked_at_again() -> None:
