@@ -1,6 +1,6 @@
 """Attention, bound: weights that are computed where they are needed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, cast
 
@@ -258,8 +258,8 @@ class BoundAttention(MemberByMember):
             weight = weight.select(1, i)
         return _as_shared_edges(self.entries.pattern, weight, self.dtype)
 
-    def __reduce__(self) -> Any:
-        return self.map(lambda part: part).__reduce_ex__(2)  # written out, as scores hold functions
+    def __reduce__(self) -> tuple[Callable[[BoundBasis], BoundBasis], tuple[BoundBasis]]:
+        return _identity, (self.map(lambda part: part),)  # written out, as scores hold functions
 
     @property
     def incidence(self) -> BoundBasis:
@@ -450,6 +450,10 @@ def _weights_of(weight: Tensor, which: Tensor | None) -> Tensor:
 def _rows_of_no_edge() -> int:
     """How many rows stand behind the edges: one where entries of no edge read the first edge, of maybe none."""
     return 0
+
+
+def _identity(bound: BoundBasis) -> BoundBasis:
+    return bound
 
 
 def _as_shared_edges(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> SharedEdges:
