@@ -122,7 +122,7 @@ class GridConv(BasisConv):
         return super().plan(image, image=True, **kwargs)
 
     def _flat(self, call: Call) -> tuple[Call, tuple[int, ...]]:
-        """The call with (*, M, P), a view, in the place of (*, P, *grid); and the grid."""
+        """The call on the rows of its image, which is checked; and the grid."""
         image = call.x
         if call.grid is not None:
             reject("grid", "None beside an image, which says it", call.grid, "leave it out")
@@ -139,14 +139,14 @@ class GridConv(BasisConv):
                 f"correct it, or in_channels; {self.basis} is for a grid of {axes} axes, a plane takes pairs as (3, 3)"
             )
             reject("image", expected, f"{channels}, of {tuple(image.shape)}", fix)
-        grid = tuple(image.shape[-axes:])
-        given = isinstance(call.edge_index, BoundBasis)
-        return call._replace(x=_rows(image, axes), grid=None if given else grid), grid
+        return _on_rows(call, axes), tuple(image.shape[-axes:])
 
 
-def _rows(image: Tensor, axes: int) -> Tensor:
-    """(*, P, *grid) -> (*, M, P), a view."""
-    return image.flatten(-axes).transpose(-1, -2)
+def _on_rows(call: Call, axes: int) -> Call:
+    """The call with (*, M, P), a view, in the place of its image (*, P, *grid)."""
+    image = call.x
+    grid = None if isinstance(call.edge_index, BoundBasis) else tuple(image.shape[-axes:])
+    return call._replace(x=image.flatten(-axes).transpose(-1, -2), grid=grid, image=False)
 
 
 def _run_on_image(
@@ -169,9 +169,7 @@ def _run_bound_on_image(order: str, layer: BasisConv, call: Call) -> Tensor:
 
 def _run_on_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:
     """The program of an order that takes rows, on an image; it may evaluate the call on rows anew."""
-    axes = layer._axes(call.x)
-    grid = None if isinstance(call.edge_index, BoundBasis) else tuple(call.x.shape[-axes:])
-    y = program(layer, call._replace(x=_rows(call.x, axes), grid=grid, image=False))
+    y = program(layer, _on_rows(call, layer._axes(call.x)))
     return layer._as_image(y, call.x, targets, N, order)
 
 
